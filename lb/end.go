@@ -6,7 +6,7 @@ import "sync/atomic"
 // the client (C), the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since
 // the endpoint has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a
 // queue (Q), connecting (C), passing data (D), or the last of it (L). "--" is as it should be. See the manual of
-// HAProxy, 8.5.
+// HAProxy, 8.5. Where the kernel forwards and does not say who has ended it, "-" stands for who.
 type End uint8
 
 // The ends.
@@ -30,11 +30,15 @@ const (
 	TooOld              // it has lasted for too long
 	Killed              // the process ends, or it leads back to us
 	KilledInConnect     // the same before an endpoint had accepted
-	ends
+	Reset               // of what the kernel forwards: by one of them
+	HalfTimeout         // the same: one has gone on for too long after the other's end
 )
 
+// ends is how many are counted: those of what user space relays.
+const ends = Reset
+
 // endings are what is said of each: HAProxy's letters, who has reset the connection, and why or at what.
-var endings = [ends]struct{ letters, side, reason string }{
+var endings = [...]struct{ letters, side, reason string }{
 	Normal:          {"--", "", ""},
 	ClientConnect:   {"CC", "client", "connecting"},
 	ClientQueue:     {"CQ", "client", "waiting"},
@@ -54,18 +58,20 @@ var endings = [ends]struct{ letters, side, reason string }{
 	TooOld:          {"KD", sluice, "max_connection_duration"},
 	Killed:          {"KD", sluice, "killed"},
 	KilledInConnect: {"KC", sluice, "killed_connecting"},
+	Reset:           {"-D", "", ""},
+	HalfTimeout:     {"-L", "", ""},
 }
 
 const sluice = "sluice"
 
 // String returns the two letters.
-func (e End) String() string { return endings[e%ends].letters }
+func (e End) String() string { return endings[int(e)%len(endings)].letters }
 
 // Side returns who has reset the connection: client, endpoint or sluice; empty: no one.
-func (e End) Side() string { return endings[e%ends].side }
+func (e End) Side() string { return endings[int(e)%len(endings)].side }
 
 // Reason returns why Sluice has, or what the connection was at when a side has.
-func (e End) Reason() string { return endings[e%ends].reason }
+func (e End) Reason() string { return endings[int(e)%len(endings)].reason }
 
 // Ends counts connections by how they have ended, but for Normal.
 type Ends [ends]uint64

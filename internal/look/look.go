@@ -42,7 +42,7 @@ type Info struct {
 	State    State
 	Loop     int
 
-	Age     time.Duration // since it was accepted
+	Age     time.Duration // since it was accepted; below 0: not known
 	Idle    time.Duration // since something was passed on last, as far as Known says
 	Known   bool          // Idle is
 	In, Out uint64        // bytes passed on from the client, and to it, of user data
@@ -50,6 +50,18 @@ type Info struct {
 
 	RTT         time.Duration // smoothed, between the client and us; 0: not known
 	Retransmits uint32        // segments that we have sent to the client again
+
+	Kernel *Kernel // nil: user space forwards it
+}
+
+// Kernel is what there is to say only of what the kernel forwards.
+type Kernel struct {
+	Path string // that forwards it
+
+	// Counted says that the kernel counts packets, and bytes with the headers of IP: then In and Out are these.
+	Counted               bool
+	PacketsIn, PacketsOut uint64
+	At                    time.Time // when it has ended; zero: it is not known
 }
 
 // Ended is a connection, association or flow that has ended. Times are below 0 where they are not known.

@@ -1,10 +1,12 @@
 package conntrack
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
@@ -13,6 +15,19 @@ import (
 
 // ctaProtoInfoState is CTA_PROTOINFO_TCP_STATE and CTA_PROTOINFO_SCTP_STATE (linux/netfilter/nfnetlink_conntrack.h).
 const ctaProtoInfoState = 1
+
+func entries(ipv6 bool, begin func(), visit func(*Entry)) error {
+	e := new(Entry)
+	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil, begin,
+		func(m nfnl.Value) {
+			*e = parseEntry(m)
+			visit(e)
+		})
+	if err != nil {
+		return fmt.Errorf("list conntrack entries: %w", err)
+	}
+	return nil
+}
 
 func parseEntry(m nfnl.Value) (e Entry) {
 	for kind, v := range m.Attrs() {

@@ -20,6 +20,11 @@ type Settings struct {
 	// BeLiberal sets nf_conntrack_tcp_be_liberal: packets out of the TCP window are
 	// not invalid. False leaves it as it is.
 	BeLiberal bool
+
+	// Accounting sets nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets
+	// and bytes of entries that are made from now on, and notes when they were made and end.
+	// False leaves both as they are.
+	Accounting bool
 }
 
 // Apply writes what differs from what the kernel has, in the network namespace of

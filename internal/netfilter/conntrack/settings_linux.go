@@ -26,7 +26,7 @@ const (
 func (c Settings) apply() ([]string, error) { return c.applyBelow("/") }
 
 func (c Settings) applyBelow(root string) (warnings []string, err error) {
-	limit, liberal := 0, 0
+	limit := 0
 	if c.MaxPerCore > 0 {
 		limit = max(int(c.Min), min(int(c.MaxPerCore)*cpus(root), maxScaled))
 		if err := raise(filepath.Join(root, hashSizeFile), limit/4); err != nil {
@@ -34,8 +34,11 @@ func (c Settings) applyBelow(root string) (warnings []string, err error) {
 				err))
 		}
 	}
-	if c.BeLiberal {
-		liberal = 1
+	set := func(on bool) int {
+		if on {
+			return 1
+		}
+		return 0
 	}
 	seconds := func(t time.Duration) int { return int((t + time.Second - 1) / time.Second) }
 	for _, x := range []struct {
@@ -47,7 +50,9 @@ func (c Settings) applyBelow(root string) (warnings []string, err error) {
 		{"nf_conntrack_tcp_timeout_close_wait", seconds(c.TCPCloseWait)},
 		{"nf_conntrack_udp_timeout", seconds(c.UDP)},
 		{"nf_conntrack_udp_timeout_stream", seconds(c.UDPStream)},
-		{"nf_conntrack_tcp_be_liberal", liberal},
+		{"nf_conntrack_tcp_be_liberal", set(c.BeLiberal)},
+		{"nf_conntrack_acct", set(c.Accounting)},
+		{"nf_conntrack_timestamp", set(c.Accounting)},
 	} {
 		if x.value != 0 {
 			err = errors.Join(err, netfilter.SetSysctl(root, "netfilter/"+x.name, x.value))

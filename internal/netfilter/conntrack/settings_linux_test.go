@@ -28,7 +28,8 @@ func TestConntrackTimeouts(t *testing.T) {
 	h.Run(t, "iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT") // loads nf_conntrack
 	h.Enter(t)
 	names := []string{"nf_conntrack_tcp_timeout_established", "nf_conntrack_tcp_timeout_close_wait",
-		"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream", "nf_conntrack_tcp_be_liberal"}
+		"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream", "nf_conntrack_tcp_be_liberal", "nf_conntrack_acct",
+		"nf_conntrack_timestamp"}
 	values := func() string {
 		var out []string
 		for _, name := range names {
@@ -44,12 +45,12 @@ func TestConntrackTimeouts(t *testing.T) {
 		t.Errorf("the zero value: %q, %v; %s before, %s after", warnings, err, before, values())
 	}
 	c := Settings{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond,
-		UDPStream: 200 * time.Second, BeLiberal: true}
+		UDPStream: 200 * time.Second, BeLiberal: true, Accounting: true}
 	for range 2 {
 		if warnings, err := c.Apply(); len(warnings) != 0 || err != nil {
 			t.Errorf("Apply: %q, %v", warnings, err)
 		}
-		if got, want := values(), "86400 3600 2 200 1"; got != want {
+		if got, want := values(), "86400 3600 2 200 1 1 1"; got != want {
 			t.Errorf("values %s, want %s", got, want)
 		}
 	}

@@ -12,7 +12,10 @@ import (
 )
 
 // accepted is when the client came.
-func (e *entry) accepted() time.Time { return e.at.Add(-e.Age) }
+func (e *entry) accepted() time.Time { return e.at.Add(-max(e.Age, 0)) }
+
+// counted reports whether bytes are.
+func (e *entry) counted() bool { return e.Kernel == nil || e.Kernel.Counted }
 
 // appendJSON appends an object.
 func appendJSON(b []byte, e *entry) []byte {
@@ -52,17 +55,27 @@ func appendJSON(b []byte, e *entry) []byte {
 	b = appendTime(b, "connect_ms", e.Connect)
 	b = appendTime(b, "first_byte_ms", e.FirstByte)
 	b = appendTime(b, "duration_ms", e.Age)
-	b = append(b, `,"bytes_in":`...)
-	b = strconv.AppendUint(b, e.In, 10)
-	b = append(b, `,"bytes_out":`...)
-	b = strconv.AppendUint(b, e.Out, 10)
+	if e.counted() {
+		b = appendCount(b, "bytes_in", e.In)
+		b = appendCount(b, "bytes_out", e.Out)
+	}
+	if k := e.Kernel; k != nil {
+		if k.Counted {
+			b = appendCount(b, "packets_in", k.PacketsIn)
+			b = appendCount(b, "packets_out", k.PacketsOut)
+		}
+		return append(appendText(b, "data_path", k.Path), '}')
+	}
 	if e.Protocol == lb.TCP {
-		b = append(b, `,"retransmits":`...)
-		b = strconv.AppendUint(b, uint64(e.Retransmits), 10)
+		b = appendCount(b, "retransmits", uint64(e.Retransmits))
 	}
 	b = append(b, `,"loop":`...)
 	b = strconv.AppendInt(b, int64(e.Loop), 10)
 	return append(b, '}')
+}
+
+func appendCount(b []byte, key string, n uint64) []byte {
+	return strconv.AppendUint(append(append(append(b, `,"`...), key...), `":`...), n, 10)
 }
 
 func appendAddr(b []byte, key string, a netip.AddrPort) []byte {
@@ -137,7 +150,11 @@ func appendTCPLog(b []byte, e *entry) []byte {
 	b = append(b, '/')
 	b = appendMS(b, e.Age)
 	b = append(b, ' ')
-	b = strconv.AppendUint(b, e.Out, 10)
+	if e.counted() {
+		b = strconv.AppendUint(b, e.Out, 10)
+	} else {
+		b = append(b, "-1"...)
+	}
 	b = append(b, ' ')
 	b = append(b, e.End.String()...)
 	b = append(b, " 0/0/0/0/"...)

@@ -73,11 +73,12 @@ type entry struct {
 	at time.Time
 }
 
-// Open returns a log that is written to a file, or to standard output. failed gets errors of writing, the first of
+// Open returns a log that is written to a file, or to standard output, of so many loops, which may add at the same time;
+// what the kernel forwards is added as if by another one. failed gets errors of writing, the first of
 // those that follow each other.
 func Open(path, format string, loops int, stdout io.Writer, failed func(error)) (*Log, error) {
-	l := &Log{format: appendJSON, failed: failed, queues: make([]queue, loops), ended: make(chan struct{}), path: path,
-		to: stdout, broken: make(chan os.Signal, 1)}
+	l := &Log{format: appendJSON, failed: failed, queues: make([]queue, loops+1), ended: make(chan struct{}),
+		path: path, to: stdout, broken: make(chan os.Signal, 1)}
 	if format == TCPLog {
 		l.format = appendTCPLog
 	}
@@ -98,15 +99,21 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// Add logs what has ended on e's loop. It does not wait.
+// Add logs what has ended on e's loop, or in the kernel. It does not wait.
 func (l *Log) Add(e *look.Ended) {
-	q := &l.queues[e.Loop]
+	q, at := &l.queues[e.Loop], time.Now()
+	if e.Kernel != nil {
+		q = &l.queues[len(l.queues)-1]
+		if !e.Kernel.At.IsZero() {
+			at = e.Kernel.At
+		}
+	}
 	q.once.Do(func() {
 		q.c = make(chan entry, queued)
 		l.wg.Go(func() { l.serve(q.c) })
 	})
 	select {
-	case q.c <- entry{*e, time.Now()}:
+	case q.c <- entry{*e, at}:
 	default:
 		l.dropped.Add(1)
 	}

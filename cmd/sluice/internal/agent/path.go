@@ -35,6 +35,9 @@ func Paths() []Path { return append([]Path{Userspace}, kernelPaths...) }
 // have for the path, or "none".
 func (p Path) String() string { return pathNames[p] }
 
+// InKernel reports whether it is the path of an engine.
+func (p Path) InKernel() bool { return slices.Contains(kernelPaths, p) }
+
 // ParsePath reads what String writes but "none".
 func ParsePath(s string) (Path, bool) {
 	p := slices.Index(pathNames[:], s)

@@ -12,11 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Server has connections, associations or flows on loops (tcp.Server and others).
+// Server has connections, associations or flows on loops (tcp.Server and others), or in the kernel.
 type Server interface {
 	Look(loop, from int, q *look.Query, visit func(look.Info) (more bool)) (next int, err error)
 }
@@ -84,14 +85,14 @@ func prefix(text string) (netip.Prefix, error) {
 func (s *Sources) each(q *look.Query, at place, visit func(look.Info) bool) (place, bool, error) {
 	until := time.Now().Add(lookTime)
 	for ; at.Server < len(s.Servers); at.Server, at.Loop = at.Server+1, 0 {
-		if q.ByProtocol && protocols[at.Server] != q.Protocol {
+		if q.ByProtocol && at.Server < len(protocols) && protocols[at.Server] != q.Protocol {
 			continue
 		}
 		for ; at.Loop < s.Loops; at.Loop, at.From = at.Loop+1, 0 {
 			for at.From != look.End {
 				goOn := true
 				next, err := s.look(q, at, func(i look.Info) bool {
-					i.Loop = at.Loop
+					i.Loop = at.Loop // not of what the kernel has
 					goOn = visit(i)
 					return goOn
 				})
@@ -169,9 +170,20 @@ func (s *Sources) connections(q url.Values) (any, error) {
 }
 
 func connectionOf(i *look.Info) Connection {
-	c := Connection{Protocol: i.Protocol.String(), Client: i.Client.String(), State: string(i.State), Loop: i.Loop,
-		Age: i.Age.Seconds(), BytesIn: i.In, BytesOut: i.Out, Failed: i.Failed, RTT: i.RTT.Seconds(),
-		Retransmits: i.Retransmits}
+	c := Connection{Protocol: i.Protocol.String(), Client: i.Client.String(), State: string(i.State),
+		Path: agent.Userspace.String(), Failed: i.Failed, RTT: i.RTT.Seconds(), Retransmits: i.Retransmits}
+	if k := i.Kernel; k != nil {
+		c.Path, c.PacketsIn, c.PacketsOut = k.Path, k.PacketsIn, k.PacketsOut
+	} else {
+		c.Loop = &i.Loop
+	}
+	if i.Kernel == nil || i.Kernel.Counted {
+		c.BytesIn, c.BytesOut = &i.In, &i.Out
+	}
+	if i.Age >= 0 {
+		age := i.Age.Seconds()
+		c.Age = &age
+	}
 	if i.Asked.IsValid() {
 		c.Address = i.Asked.String()
 	}

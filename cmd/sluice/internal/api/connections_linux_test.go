@@ -78,7 +78,8 @@ func TestConnections(t *testing.T) {
 			pages++
 			for _, c := range page {
 				got = append(got, c.Client)
-				if c.Address != addr.String() || c.Endpoint != backend.Addr().String() || c.BytesOut != 5 {
+				if c.Address != addr.String() || c.Endpoint != backend.Addr().String() ||
+					c.BytesOut == nil || *c.BytesOut != 5 || c.Path != "userspace" {
 					t.Errorf("one is %+v", c)
 				}
 			}

@@ -24,7 +24,7 @@ type Sources struct {
 	Now     func() int64 // the clock of lb.Flow
 	Mode    agent.Path   // of Services that request none
 	Choice  func(lb.ID) (agent.Choice, bool)
-	Servers []Server // in the order of protocols
+	Servers []Server // in the order of protocols, and then the kernel
 	Loops   int      // that each of them has at the most
 
 	looking  sync.Mutex // one request looks at a loop at a time, however many there are

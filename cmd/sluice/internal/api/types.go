@@ -223,20 +223,24 @@ type Ejection struct {
 	Reason string    `json:"reason"`
 }
 
-// Connection is one that is open, an association of SCTP, or a flow of UDP, which user space forwards.
+// Connection is one that is open, an association of SCTP, or a flow of UDP. Of what the kernel forwards conntrack says
+// less: bytes, with the headers of IP, only if it counts, and the age only if it notes times (--conntrack-accounting).
 type Connection struct {
 	Protocol string `json:"protocol"`
+	Path     string `json:"path"` // data path; kernel: a kernel path that its Service has left
 	Client   string `json:"client"`
 	Address  string `json:"address,omitempty"`  // that the client has asked for
 	Service  *ID    `json:"service,omitempty"`  // none: it has gone
 	Endpoint string `json:"endpoint,omitempty"` // none yet
 	State    string `json:"state"`
-	Loop     int    `json:"loop"`
+	Loop     *int   `json:"loop,omitempty"` // none: the kernel forwards it
 
-	Age      float64  `json:"ageSeconds"`
-	Idle     *float64 `json:"idleSeconds,omitempty"` // none: it is not known
-	BytesIn  uint64   `json:"bytesIn"`
-	BytesOut uint64   `json:"bytesOut"`
+	Age        *float64 `json:"ageSeconds,omitempty"`  // none: it is not known
+	Idle       *float64 `json:"idleSeconds,omitempty"` // none: it is not known
+	BytesIn    *uint64  `json:"bytesIn,omitempty"`     // none: they are not counted
+	BytesOut   *uint64  `json:"bytesOut,omitempty"`
+	PacketsIn  uint64   `json:"packetsIn,omitempty"` // that the kernel has counted
+	PacketsOut uint64   `json:"packetsOut,omitempty"`
 
 	Failed      int     `json:"failedAttempts,omitempty"`
 	RTT         float64 `json:"rttSeconds,omitempty"` // to the client

@@ -41,11 +41,12 @@ func connections(v *view) *cobra.Command {
 	var w wanted
 	c := v.ofServices(&cobra.Command{Use: "connections [NAME|NAMESPACE/NAME]", Aliases: []string{"connection", "conn"},
 		Short: "List open connections, associations and flows: client, Service, endpoint, age and bytes",
-		Long: "Lists what user space forwards now: TCP connections, SCTP associations and UDP flows. Rows come\n" +
-			"while the process is asked, which it serves in between its traffic. STATE is dialling, held (it waits\n" +
-			"for an endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an\n" +
-			"answer), leaving (a flow whose endpoint has gone) or closing. What kernel data paths forward is in\n" +
-			"conntrack -L.",
+		Long: "Lists what is forwarded now: TCP connections, SCTP associations and UDP flows. Rows come while the\n" +
+			"process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
+			"endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an answer),\n" +
+			"leaving (a flow whose endpoint has gone) or closing. Rows of kernel data paths, which PATH names, come\n" +
+			"last, from conntrack: bytes (with the headers of IP) and AGE are there with --conntrack-accounting, and\n" +
+			"what IDLE is has steps of a second.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -74,11 +75,11 @@ func connections(v *view) *cobra.Command {
 }
 
 func connectionsTable(all []api.Connection) *table {
-	t := &table{wide: 5, header: []string{"PROTOCOL", "CLIENT", "ADDRESS", "SERVICE", "ENDPOINT", "STATE", "AGE", "IN",
-		"OUT", "LOOP", "IDLE", "FAILED", "RTT", "RETRANSMITS"}}
+	t := &table{wide: 5, header: []string{"PROTOCOL", "CLIENT", "ADDRESS", "SERVICE", "ENDPOINT", "PATH", "STATE", "AGE",
+		"IN", "OUT", "LOOP", "IDLE", "FAILED", "RTT", "RETRANSMITS"}}
 	for i := range all {
 		c := &all[i]
-		service, idle, rtt := "", "", ""
+		service, age, idle, in, out, loop, rtt := "", "", "", "", "", "", ""
 		if c.Service != nil {
 			service = c.Service.Namespace + "/" + c.Service.Name
 			if c.Service.Port != "" {
@@ -88,11 +89,20 @@ func connectionsTable(all []api.Connection) *table {
 		if c.Idle != nil {
 			idle = seconds(*c.Idle)
 		}
+		if c.Age != nil {
+			age = seconds(*c.Age)
+		}
+		if c.BytesIn != nil && c.BytesOut != nil {
+			in, out = size(*c.BytesIn), size(*c.BytesOut)
+		}
+		if c.Loop != nil {
+			loop = fmt.Sprint(*c.Loop)
+		}
 		if c.RTT > 0 {
 			rtt = time.Duration(c.RTT * float64(time.Second)).Round(time.Microsecond).String()
 		}
-		t.add(c.Protocol, c.Client, c.Address, service, c.Endpoint, c.State, seconds(c.Age), size(c.BytesIn),
-			size(c.BytesOut), c.Loop, idle, c.Failed, rtt, c.Retransmits)
+		t.add(c.Protocol, c.Client, c.Address, service, c.Endpoint, c.Path, c.State, age, in, out, loop, idle, c.Failed,
+			rtt, c.Retransmits)
 	}
 	return t
 }
@@ -108,8 +118,9 @@ func clients(v *view) *cobra.Command {
 	var sort string
 	c := v.ofServices(&cobra.Command{Use: "clients [NAME|NAMESPACE/NAME]", Aliases: []string{"client"},
 		Short: "List the client addresses with the most open connections, or bytes",
-		Long: "Lists client addresses by what they have open in user space now: CONNECTIONS, associations and\n" +
-			"flows, and the bytes of these. 65,536 addresses are kept apart.",
+		Long: "Lists client addresses by what they have open now: CONNECTIONS, associations and flows, and the bytes\n" +
+			"of these, on kernel data paths as far as the kernel counts them (--conntrack-accounting). 65,536\n" +
+			"addresses are kept apart.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

@@ -246,6 +246,10 @@ func (s *settings) kernelGroups() []group {
 				"conntrack timeout of UDP flows with a reply, a `DURATION`; 0: unchanged"},
 			{"conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", &k.TCPBeLiberal,
 				"set nf_conntrack_tcp_be_liberal: TCP packets outside the window are not invalid"},
+			{"conntrack-accounting", "", &s.Kernel.Conntrack.Accounting,
+				"set nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets and bytes of what it " +
+					"forwards, and notes when it began and ended, for --access-log and sluice connections; false " +
+					"leaves both as they are"},
 		}},
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
@@ -74,6 +75,7 @@ type daemon struct {
 	watchdog   watchdog
 	outliers   *outliers.Watcher
 	checks     *checks.Checker
+	kernel     *kernelflows.Flows
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -100,6 +102,7 @@ func Run(ctx context.Context, o Options) error {
 	d.background.Go(func() { d.agent.Run(running) })
 	d.background.Go(func() { d.outliers.Run(running) })
 	d.background.Go(func() { d.checks.Run(running) })
+	d.background.Go(func() { d.kernel.Run(running) })
 	d.background.Go(func() { d.reports.needPods(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	d.background.Go(func() { d.steering.await(running, d.agent.Offer) })
@@ -207,6 +210,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	d.data.lb.OnNeed = d.reports.need
 	d.checks = checks.New(d.data.lb)
+	d.kernel = kernelflows.New(kernelflows.Config{LB: d.data.lb, Choice: d.agent.Choice, InUse: d.inKernel,
+		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Problem: d.Log})
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

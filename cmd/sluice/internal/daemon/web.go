@@ -42,6 +42,7 @@ func (d *daemon) serveWeb() error {
 		m.ObserveAttempt(a)
 		d.watchdog.attempted.Store(time.Now().UnixNano())
 		d.steering.added(a.Added)
+		d.kernel.Changed()
 	})
 	c := &d.Config.Document
 	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
@@ -84,8 +85,8 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		SCTPEngine: d.data.sctp.InUse, SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
 		Agent: d.agent.Status, Conntrack: conntrack.Usage, Descriptors: &d.data.budget,
-		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, Families: d.steering.served,
-		Services: d.data.lb.Stats, Times: d.data.lb.Times, Outliers: d.data.lb.OutlierStats,
+		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, KernelEvents: d.kernel.Stats,
+		Families: d.steering.served, Services: d.data.lb.Stats, Times: d.data.lb.Times, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
 		Ignored: func() int { return int(d.control.ignoredNow.Load()) }}
 	switch from := d.source.(type) {

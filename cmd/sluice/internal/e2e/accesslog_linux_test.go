@@ -26,6 +26,10 @@ type accessLine struct {
 	Duration  float64  `json:"duration_ms"`
 	In        uint64   `json:"bytes_in"`
 	Out       uint64   `json:"bytes_out"`
+
+	Path       string `json:"data_path"` // empty: user space
+	PacketsIn  uint64 `json:"packets_in"`
+	PacketsOut uint64 `json:"packets_out"`
 }
 
 // accessLog is that of a lab's program.

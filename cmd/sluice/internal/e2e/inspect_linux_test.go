@@ -158,12 +158,12 @@ func (l looker) connection(c *testbed.Talker, least time.Duration) {
 	got, web := all[0], l.webPort()
 	if got.Client != c.Conn.LocalAddr().String() || got.Address != lab.WebAddr || got.Service == nil ||
 		*got.Service != web.ID || got.State != "established" || !strings.HasSuffix(got.Endpoint, ":8080") ||
-		got.BytesIn == 0 || got.BytesIn != got.BytesOut ||
-		got.Age < least.Seconds()-0.01 || got.Age > time.Hour.Seconds() || got.Idle == nil || *got.Idle > got.Age+0.01 {
+		got.Path != "userspace" || *got.BytesIn == 0 || *got.BytesIn != *got.BytesOut || *got.Age < least.Seconds()-0.01 ||
+		*got.Age > time.Hour.Seconds() || got.Idle == nil || *got.Idle > *got.Age+0.01 {
 		l.T.Errorf("the connection from %s is %+v, its Service %+v", c.Conn.LocalAddr(), got, web.Counted)
 	}
 	clients := read[api.Talkers](l, "clients").Items
-	if len(clients) != 1 || clients[0].Connections != 1 || clients[0].BytesIn != got.BytesIn ||
+	if len(clients) != 1 || clients[0].Connections != 1 || clients[0].BytesIn != *got.BytesIn ||
 		clients[0].Services != 1 ||
 		clients[0].Address != l.Client.Addr4.String() {
 		l.T.Errorf("the clients are %+v", clients)

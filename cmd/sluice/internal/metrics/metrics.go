@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -43,14 +44,15 @@ type Sources struct {
 	Descriptors *eventloop.Budget
 	RefusedHTTP func() uint64 // connections
 
-	AccessLog func() (written, dropped uint64) // lines
-	Families  []Family                         // those that are served
-	Services  func() []lb.Stats                // by service port
-	Times     func(func(lb.ID, *lb.Times))     // of those, and of others; see lb.Balancer.Times
-	Outliers  func() lb.OutlierStats
-	Checks    func() checks.Stats
-	Events    func() (reported, dropped uint64)
-	Ignored   func() int // annotations that are of no use
+	AccessLog    func() (written, dropped uint64) // lines
+	KernelEvents func() conntrack.EventStats
+	Families     []Family                     // those that are served
+	Services     func() []lb.Stats            // by service port
+	Times        func(func(lb.ID, *lb.Times)) // of those, and of others; see lb.Balancer.Times
+	Outliers     func() lb.OutlierStats
+	Checks       func() checks.Stats
+	Events       func() (reported, dropped uint64)
+	Ignored      func() int // annotations that are of no use
 }
 
 // Build says what is running.
@@ -145,6 +147,10 @@ func (s scrape) sources(c *Sources) {
 	written, lost := c.AccessLog()
 	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they could not be "+
 		"written, or not as fast as they came.", "result", []reading{{"written", written}, {"dropped", lost}})
+	events := c.KernelEvents()
+	s.counters("sluice_conntrack_events_total", "Events of conntrack's entries to addresses of Services that the kernel "+
+		"forwards and that are to be logged: handled, or lost since they came faster than they could be read.", "result",
+		[]reading{{"handled", events.Handled}, {"lost", events.Lost}})
 
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())

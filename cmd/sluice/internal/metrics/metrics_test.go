@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -85,10 +86,11 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		SCTP:         func() sctp.Stats { return ss },
 		PacketFilter: "nftables", PacketFilterForced: true,
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
-		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
-		Descriptors: budget,
-		RefusedHTTP: func() uint64 { return 7 },
-		AccessLog:   func() (uint64, uint64) { return 5, 6 },
+		Manifests:    func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
+		Descriptors:  budget,
+		RefusedHTTP:  func() uint64 { return 7 },
+		AccessLog:    func() (uint64, uint64) { return 5, 6 },
+		KernelEvents: func() conntrack.EventStats { return conntrack.EventStats{Handled: 7, Lost: 8} },
 		Families: []Family{
 			{Name: "IPv4", Stats: func() redirect.Stats { return steered },
 				Engine: func() (nftables.Stats, bool) { return forwarding, true }},

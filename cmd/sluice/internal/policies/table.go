@@ -138,12 +138,13 @@ var table = []*Policy{
 		misses: missesProxy,
 	},
 	{
-		Word: "access-log", Default: "off", Flag: "access-log",
-		Means: "`WHICH` connections, associations and flows that user space has forwarded are logged when they end: " +
-			"off, errors (those that have not ended as they should), or all; see --access-log-file",
-		kind:    word{func(p *lb.Policies) *string { return &p.AccessLog }, []string{"off", "errors", "all"}},
-		without: []string{"off"},
-		misses:  missesLoops,
+		Word: "access-log", Default: "off", Flag: "access-log", Kernel: "what conntrack knows",
+		Means: "`WHICH` connections, associations and flows are logged when they end: off, errors (those that have " +
+			"not ended as they should), or all; see --access-log-file, and --conntrack-accounting for what the " +
+			"kernel forwards",
+		kind:   word{func(p *lb.Policies) *string { return &p.AccessLog }, []string{"off", "errors", "all"}},
+		lacks:  has,
+		misses: missesLoops,
 	},
 	{
 		Word: "drain", Keeps: streams, Default: "drain", Flag: "drain",

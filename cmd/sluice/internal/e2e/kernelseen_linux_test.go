@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// kernelSeen is a cluster of which the kernel forwards the Services.
+type kernelSeen struct {
+	looker
+	log  accessLog
+	mode string
+}
+
+// open opens a connection to a Service.
+func (k *kernelSeen) open(address string) *testbed.Talker {
+	k.T.Helper()
+	c, err := k.Client.Dial(k.T.Context(), "tcp", address)
+	testbed.Check(k.T, err)
+	k.T.Cleanup(func() { _ = c.Close() })
+	return &testbed.Talker{T: k.T, Conn: c}
+}
+
+// of waits for the line of what has ended, which the kernel says when it is through its table, or someone reads that.
+func (k *kernelSeen) of(c net.Conn) (line accessLine) {
+	k.T.Helper()
+	k.Eventually("the end is logged", func() (ok bool) {
+		testbed.Check(k.T, k.Node.Do(func() error {
+			_, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+			return err
+		}))
+		line, ok = k.log.lines()[c.LocalAddr().String()]
+		return ok
+	})
+	return line
+}
+
+// expect wants a line of what the kernel has forwarded.
+func (k *kernelSeen) expect(what string, c net.Conn, end string, check func(e accessLine) bool) {
+	k.T.Helper()
+	if e := k.of(c); e.End != end || e.Path != k.mode || !check(e) {
+		k.T.Errorf("%s is logged as %+v, want end %s", what, e, end)
+	}
+}
+
+// newKernelSeen starts the program in a mode, and Services beside each other: web, which refuses, which logs errors
+// only, dns, and one in user space.
+func newKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
+	run := filepath.Join(t.TempDir(), "run")
+	l := lab.New(t, testbed.Config{Pods: 2})
+	l.Mode = mode
+	k := &kernelSeen{looker{l, filepath.Join(run, "api.sock")}, accessLog{l, filepath.Join(t.TempDir(), "access.log")},
+		mode}
+	testbed.Check(t, os.WriteFile(k.log.path, nil, 0o640))
+	l.Node.Run(t, "iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT") // loads it
+	for _, timeout := range []string{"tcp_timeout_time_wait", "tcp_timeout_close", "udp_timeout", "udp_timeout_stream"} {
+		testbed.Check(t, l.Node.Sysctl("net.netfilter.nf_conntrack_"+timeout, "1"))
+	}
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
+	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":5353"))
+	annotated := func(name, address, protocol, annotations string, port int, pod *testbed.Host) {
+		service := strings.Replace(testbed.ServiceManifest(name, address, protocol, ""), "\nspec:",
+			"\n  annotations: {"+annotations+"}\nspec:", 1)
+		l.Write(name+".yaml", service, testbed.SliceManifest(name, 1, port, protocol, testbed.Addrs(pod)...))
+	}
+	annotated("web", lab.WebAddr, "TCP", "", 8080, l.Pods[0])
+	annotated("refuses", "10.96.0.72:80", "TCP", "", 8080, l.Pods[1])
+	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
+	annotated("relayed", "10.96.0.75:80", "TCP", "sluice.io/data-path: userspace", 8080, l.Pods[0])
+	annotated("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0])
+	l.Start(append([]string{"--handover-socket", filepath.Join(run, "handover.sock"), "--access-log", "all",
+		"--access-log-file", k.log.path}, args...)...)
+	l.Eventually("the API is served", func() bool { _, err := os.Stat(k.socket); return err == nil })
+	return k
+}
+
+// TestKernelSeen: what the kernel forwards is listed while it is open, and logged once when it ends, with what its
+// client knows of it, beside what user space forwards.
+func TestKernelSeen(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			k := newKernelSeen(t, mode, "--conntrack-accounting")
+			k.listed()
+			k.ended()
+		})
+	}
+}
+
+// listed looks at what is open.
+func (k *kernelSeen) listed() {
+	k.T.Helper()
+	begun := time.Now()
+	web, relayed := k.open(lab.WebAddr), k.open("10.96.0.75:80")
+	for _, c := range []*testbed.Talker{web, relayed} {
+		c.Echoes()
+	}
+	all := read[api.List[api.Connection]](k.looker, "connections").Items
+	byClient := make(map[string]api.Connection)
+	for _, c := range all {
+		byClient[c.Client] = c
+	}
+	got, other := byClient[web.LocalAddr().String()], byClient[relayed.LocalAddr().String()]
+	if len(all) != 2 || got.Path != k.mode || got.Service == nil || got.Service.Name != "web" || got.Loop != nil ||
+		got.Address != lab.WebAddr || got.Endpoint != k.Pods[0].Addr4.String()+":8080" || got.State != "established" ||
+		got.PacketsIn < 2 || got.BytesIn == nil || *got.BytesIn < 4+2*40 || got.BytesOut == nil || got.Age == nil ||
+		*got.Age < 0 || *got.Age > time.Since(begun).Seconds()+0.01 || got.Idle == nil {
+		k.T.Errorf("of %d connections the one that the kernel forwards is %+v", len(all), got)
+	}
+	if other.Path != "userspace" || other.Loop == nil || *other.BytesIn != 4 {
+		k.T.Errorf("the one in user space is %+v", other)
+	}
+	for filter, want := range map[string]int{"--client=" + k.Client.Addr4.String(): 2, "--client=192.0.2.77": 0,
+		"--protocol=udp": 0, "--state=established": 2, "--endpoint=" + k.Pods[1].Addr4.String(): 0} {
+		if n := len(read[api.List[api.Connection]](k.looker, "connections", filter).Items); n != want {
+			k.T.Errorf("%s: %d connections, want %d", filter, n, want)
+		}
+	}
+	clients := read[api.Talkers](k.looker, "clients").Items
+	if len(clients) != 1 || clients[0].Connections != 2 || clients[0].Services != 2 ||
+		clients[0].BytesIn != *got.BytesIn+*other.BytesIn {
+		k.T.Errorf("the clients are %+v", clients)
+	}
+	if out := k.run("connections", "web", "-n", "default"); !strings.Contains(out, k.mode) {
+		k.T.Errorf("the table is\n%s", out)
+	}
+	_ = web.Conn.Close()
+	_ = relayed.Conn.Close()
+	age := time.Since(begun)
+	k.expect("one that ends as it should", web.Conn, "--", func(e accessLine) bool {
+		return e.Protocol == "TCP" && e.Address == lab.WebAddr && e.Namespace == "default" && e.Service == "web" &&
+			e.Endpoint == k.Pods[0].Addr4.String()+":8080" && e.In >= 4+4*40 && e.Out >= 4 && e.PacketsIn >= 4 &&
+			e.PacketsOut >= 3 && e.Duration > 0 && e.Duration < float64(age.Milliseconds()+2000)
+	})
+	if e := k.of(relayed.Conn); e.Path != "" || e.In != 4 || e.End != "--" {
+		k.T.Errorf("the one in user space is logged as %+v", e)
+	}
+}
+
+// ended looks at how others have ended.
+func (k *kernelSeen) ended() {
+	k.T.Helper()
+	any := func(accessLine) bool { return true }
+	quiet, reset := k.open("10.96.0.74:80"), k.open("10.96.0.74:80")
+	for _, c := range []*testbed.Talker{quiet, reset} {
+		c.Echoes()
+	}
+	_ = quiet.Conn.Close()
+	testbed.Check(k.T, reset.Conn.(*net.TCPConn).SetLinger(0))
+	_ = reset.Conn.Close()
+	k.expect("one that is reset", reset.Conn, "-D", any)
+	if got := k.Client.Ask("tcp", "10.96.0.72:80", testbed.Patience); got != testbed.Refused {
+		k.T.Errorf("the endpoint that refuses: %s", got)
+	}
+	k.Eventually("one that is refused is logged", func() bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(k.log.lines())), func(e accessLine) bool {
+			return e.Service == "refuses" && e.End == "SC" && e.Path == k.mode && e.PacketsIn == 1
+		})
+	})
+	udp, err := k.Client.Dial(k.T.Context(), "udp", lab.DNSAddr)
+	testbed.Check(k.T, err)
+	k.T.Cleanup(func() { _ = udp.Close() })
+	_, err = udp.Write([]byte("question"))
+	testbed.Check(k.T, err)
+	k.expect("a flow", udp, "--", func(e accessLine) bool {
+		return e.Protocol == "UDP" && e.Address == lab.DNSAddr && e.Service == "dns" && e.In == 8+28 && e.Out > 28
+	})
+	long := k.open(lab.WebAddr)
+	long.Echoes()
+	testbed.Check(k.T, k.Node.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }))
+	k.expect("one whose entry was deleted", long.Conn, "KD", any)
+	if e, ok := k.log.lines()[quiet.LocalAddr().String()]; ok {
+		k.T.Errorf("where only errors are logged is %+v", e)
+	}
+	if handled, lost := k.Metric(`sluice_conntrack_events_total{result="handled"}`),
+		k.Metric(`sluice_conntrack_events_total{result="lost"}`); handled < 5 || lost != 0 {
+		k.T.Errorf("%v events are handled and %v lost", handled, lost)
+	}
+}
+
+// TestKernelSeenUncounted: without accounting what is not known is left out.
+func TestKernelSeenUncounted(t *testing.T) {
+	t.Parallel()
+	k := newKernelSeen(t, "nftables")
+	web := k.open(lab.WebAddr)
+	web.Echoes()
+	all := read[api.List[api.Connection]](k.looker, "connections").Items
+	if len(all) != 1 || all[0].Path != k.mode || all[0].BytesIn != nil || all[0].Age != nil || all[0].State != "established" {
+		t.Errorf("it is listed as %+v", all)
+	}
+	_ = web.Conn.Close()
+	k.expect("one", web.Conn, "--", func(e accessLine) bool {
+		return e.In == 0 && e.PacketsIn == 0 && e.Duration == 0 && e.Service == "web"
+	})
+	text, err := os.ReadFile(k.log.path)
+	testbed.Check(t, err)
+	if line := string(text); strings.Contains(line, "bytes_") || strings.Contains(line, "duration_ms") {
+		t.Errorf("what is not known is logged: %s", line)
+	}
+}

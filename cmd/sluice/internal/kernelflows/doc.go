@@ -1,0 +1,9 @@
+// Package kernelflows says what conntrack knows of connections and flows that the kernel forwards for Services: a line
+// of the access log for each that has ended, and those that are open for who looks at the process.
+//
+// It listens to conntrack only while a Service on a kernel path is to be logged, and lists entries only while it is
+// asked.
+//
+// Goroutines: that of Run, and one that handles events meanwhile, which Run joins. Errors are logged once for each time
+// that they begin.
+package kernelflows

@@ -1,0 +1,248 @@
+package kernelflows
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// pause is how long one look through all Services keeps the next waiting.
+const pause = time.Second
+
+// Config is what Flows are made of. All are needed.
+type Config struct {
+	LB      *lb.Balancer
+	Choice  func(lb.ID) (agent.Choice, bool)
+	InUse   func() bool // whether any Service is on a kernel path
+	Local   func() ([]netip.Addr, error)
+	Add     func(*look.Ended) // logs what has ended
+	Sample  int               // one of so many is logged that have ended as they should
+	Problem *zap.Logger
+}
+
+// Flows are what the kernel forwards. Make them by New.
+type Flows struct {
+	Config
+	changed chan struct{}
+	here    atomic.Pointer[here]
+	sample  look.Sample // of the goroutine of events
+
+	mu     sync.Mutex           // guards the following
+	events *conntrack.Events    // nil: nothing is to be logged
+	before conntrack.EventStats // of subscriptions that have ended
+
+	looking sync.Mutex // guards the following
+	part    part
+}
+
+// here is what is needed of this node to read an entry.
+type here struct {
+	local    map[netip.Addr]bool
+	timeouts conntrack.Timeouts
+}
+
+// New returns Flows, which log nothing until Run.
+func New(c Config) *Flows {
+	return &Flows{Config: c, changed: make(chan struct{}, 1)}
+}
+
+// Changed has Run look again which Services are to be logged. It does not wait.
+func (f *Flows) Changed() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run logs what ends until ctx does.
+func (f *Flows) Run(ctx context.Context) {
+	defer f.stop()
+	failing := false
+	for ctx.Err() == nil {
+		err := f.follow()
+		if err != nil && !failing {
+			f.Problem.Error("connections that the kernel forwards are not logged", zap.Error(err))
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+			select {
+			case <-ctx.Done():
+			case <-f.changed:
+			}
+		}
+	}
+}
+
+// follow listens for the ends of what is to be logged, or to nothing.
+func (f *Flows) follow() error {
+	addrs, err := f.logged()
+	if err != nil || len(addrs) == 0 {
+		f.stop()
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.events == nil {
+		events, err := conntrack.Listen(conntrack.Destroy, f.ended)
+		if err != nil {
+			return err
+		}
+		f.events = events
+	}
+	return f.events.Only(addrs)
+}
+
+func (f *Flows) stop() {
+	f.mu.Lock()
+	events := f.events
+	f.events = nil
+	f.mu.Unlock()
+	if events == nil {
+		return
+	}
+	_ = events.Close() // nothing can be lost
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := events.Stats()
+	f.before.Handled, f.before.Lost = f.before.Handled+s.Handled, f.before.Lost+s.Lost
+}
+
+// Stats count the events of entries to addresses of Services that are to be logged.
+func (f *Flows) Stats() conntrack.EventStats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.before
+	if f.events != nil {
+		now := f.events.Stats()
+		s.Handled, s.Lost = s.Handled+now.Handled, s.Lost+now.Lost
+	}
+	return s
+}
+
+// logged returns the addresses of what the kernel forwards and is to be logged.
+func (f *Flows) logged() (addrs []netip.Addr, err error) {
+	if !f.InUse() {
+		return nil, nil
+	}
+	nodePorts := false
+	for _, s := range f.LB.Table().Services() {
+		if len(s.Addresses) == 0 {
+			continue
+		}
+		p := f.LB.Policies(lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr})
+		if some, _ := p.Logs(); !some || f.path(s.ID) == "" {
+			continue
+		}
+		for i := range s.Addresses {
+			if addr := s.Addresses[i].Addr.Addr(); addr.IsUnspecified() {
+				nodePorts = true
+			} else {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	if len(addrs) == 0 && !nodePorts {
+		return nil, nil
+	}
+	h, err := f.lookAround()
+	if nodePorts && err == nil {
+		for addr := range h.local {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, err
+}
+
+// lookAround reads what is needed of this node.
+func (f *Flows) lookAround() (*here, error) {
+	addrs, err := f.Local()
+	if err != nil {
+		return nil, err
+	}
+	h := &here{local: make(map[netip.Addr]bool, len(addrs))}
+	for _, a := range addrs {
+		h.local[a] = true
+	}
+	_ = h.timeouts.Read() // what is not known is not said
+	f.here.Store(h)
+	return h, nil
+}
+
+// path returns the kernel path that a service port is on; empty: it is on none.
+func (f *Flows) path(id lb.ID) string {
+	if c, ok := f.Choice(id); ok && c.Path.InKernel() {
+		return c.Path.String()
+	}
+	return ""
+}
+
+// has reports whether a Service has an endpoint.
+func has(s *lb.Service, addr netip.AddrPort) bool {
+	return slices.ContainsFunc(s.Backends, func(b lb.Backend) bool { return b.Addr == addr })
+}
+
+// info says what an entry is, unless it is none that the kernel forwards for a Service: one that is not translated is
+// its own, or an address without rules, and one that this node answers is a socket's, where no endpoint is on it.
+func (f *Flows) info(e *conntrack.Entry, h *here) (i look.Info, ok bool) {
+	if e.Protocol == 0 || e.Replies == e.Dst {
+		return i, false
+	}
+	s, at, ok := f.LB.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
+	if !ok || at.Addr.Addr().IsUnspecified() && !h.local[e.Dst.Addr()] {
+		return i, false
+	}
+	path := f.path(s.ID)
+	if from := e.Replies.Addr(); (h.local[from] || from.IsLoopback()) && (path == "" || !has(s, e.Replies)) {
+		return i, false
+	}
+	if path == "" {
+		path = "kernel" // the Service has moved since
+	}
+	i = look.Info{Protocol: e.Protocol, Client: e.Src, Asked: e.Dst, Service: s.ID, Backend: e.Replies,
+		State: stateOf(e), Age: -1, In: e.In.Bytes, Out: e.Out.Bytes,
+		Kernel: &look.Kernel{Path: path, Counted: e.Counted(), PacketsIn: e.In.Packets, PacketsOut: e.Out.Packets}}
+	i.Idle, i.Known = h.timeouts.Quiet(e)
+	return i, true
+}
+
+// stateOf is what a connection or flow does; empty: it has ended, and its entry stays for late packets.
+func stateOf(e *conntrack.Entry) look.State {
+	switch e.Protocol {
+	case lb.UDP:
+		if e.Status&conntrack.SeenReply == 0 {
+			return look.Unreplied
+		}
+		return look.Established
+	case lb.SCTP:
+		switch {
+		case e.State == conntrack.SCTPClosed && e.Status&conntrack.SeenReply != 0:
+			return ""
+		case e.State < conntrack.SCTPEstablished:
+			return look.Dialling
+		case e.State > conntrack.SCTPEstablished && e.State <= conntrack.SCTPShutdownAckSent:
+			return look.Closing
+		}
+		return look.Established
+	}
+	switch e.State {
+	case conntrack.TCPTimeWait, conntrack.TCPClose:
+		return ""
+	case conntrack.TCPSynSent, conntrack.TCPSynRecv, conntrack.TCPSynSent2:
+		return look.Dialling
+	case conntrack.TCPFinWait, conntrack.TCPCloseWait, conntrack.TCPLastAck:
+		return look.HalfClosed
+	}
+	return look.Established
+}
