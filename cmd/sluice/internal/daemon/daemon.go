@@ -128,6 +128,7 @@ func Run(ctx context.Context, o Options) error {
 	case <-ctx.Done():
 		return d.stop(cancel)
 	case <-d.Upgrade.Done():
+		d.kernel.Close()
 		d.journal.Close() // says what it has not yet
 		return d.Upgrade.Close()
 	}

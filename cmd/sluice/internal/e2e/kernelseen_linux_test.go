@@ -198,7 +198,8 @@ func TestKernelSeenUncounted(t *testing.T) {
 	web := k.open(lab.WebAddr)
 	web.Echoes()
 	all := read[api.List[api.Connection]](k.looker, "connections").Items
-	if len(all) != 1 || all[0].Path != k.mode || all[0].BytesIn != nil || all[0].Age != nil || all[0].State != "established" {
+	if len(all) != 1 || all[0].Path != k.mode || all[0].State != "established" || all[0].BytesIn != nil ||
+		all[0].Age != nil {
 		t.Errorf("it is listed as %+v", all)
 	}
 	_ = web.Conn.Close()

@@ -1,6 +1,8 @@
 // Package kernelflows says what conntrack knows of connections and flows that the kernel forwards for Services: a line
 // of the access log for each that has ended, and those that are open for who looks at the process.
 //
+// Run ends when the process begins to stop. In the moment of a hand-over an end may be logged twice, or not at all.
+//
 // It listens to conntrack only while a Service on a kernel path is to be logged, and lists entries only while it is
 // asked.
 //

@@ -66,7 +66,7 @@ func (f *Flows) Changed() {
 
 // Run logs what ends until ctx does.
 func (f *Flows) Run(ctx context.Context) {
-	defer f.stop()
+	defer f.Close()
 	failing := false
 	for ctx.Err() == nil {
 		err := f.follow()
@@ -89,7 +89,7 @@ func (f *Flows) Run(ctx context.Context) {
 func (f *Flows) follow() error {
 	addrs, err := f.logged()
 	if err != nil || len(addrs) == 0 {
-		f.stop()
+		f.Close()
 		return err
 	}
 	f.mu.Lock()
@@ -104,7 +104,8 @@ func (f *Flows) follow() error {
 	return f.events.Only(addrs)
 }
 
-func (f *Flows) stop() {
+// Close ends the logging, unless Run goes on: the process that has taken over logs what ends from now on.
+func (f *Flows) Close() {
 	f.mu.Lock()
 	events := f.events
 	f.events = nil

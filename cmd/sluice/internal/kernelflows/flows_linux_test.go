@@ -1,0 +1,157 @@
+package kernelflows
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+var (
+	asked   = netip.MustParseAddrPort("10.96.0.10:53")
+	pod     = netip.MustParseAddrPort("10.244.1.10:5353")
+	node    = netip.MustParseAddr("192.0.2.1")
+	clients = netip.MustParsePrefix("198.18.0.0/15")
+)
+
+// newFlows returns those of one Service of UDP on path nftables.
+func newFlows(t *testing.T) *Flows {
+	t.Helper()
+	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP},
+		Addresses: []lb.Address{{Addr: asked, Kind: lb.ClusterIP}}, Backends: []lb.Backend{{Addr: pod, Ready: true}}}
+	table, err := lb.NewTable([]*lb.Service{s}, lb.Node{})
+	testbed.Check(t, err)
+	b := new(lb.Balancer)
+	b.Update(table)
+	return New(Config{LB: b, InUse: func() bool { return true }, Problem: zap.NewNop(),
+		Choice: func(lb.ID) (agent.Choice, bool) { return agent.Choice{Path: agent.NFTables}, true },
+		Local:  func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }})
+}
+
+// track has the kernel track a flow of UDP of a client with a number.
+func track(client uint32, to, from netip.AddrPort) error {
+	first := clients.Addr().As4()
+	src := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(first[:])+client)
+	return netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{FamilyType: unix.AF_INET,
+		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: src, SrcPort: 1000, DstIP: to.Addr().AsSlice(),
+			DstPort: to.Port()},
+		Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: from.Addr().AsSlice(), SrcPort: from.Port(), DstIP: src,
+			DstPort: 1000}, TimeOut: 600})
+}
+
+// TestLook: pages have each flow that the kernel forwards once, also where there are more than one part has, and
+// nothing else.
+func TestLook(t *testing.T) {
+	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
+	f := newFlows(t)
+	const many = 2*partSize + 100 // as many as have to be cut before all are read
+	for i := range uint32(many) {
+		testbed.Check(t, track(i, asked, pod))
+	}
+	for i, other := range []struct{ to, from netip.AddrPort }{
+		{asked, asked},                                      // not translated
+		{asked, netip.AddrPortFrom(node, 40000)},            // a socket of this node
+		{netip.MustParseAddrPort("10.96.0.11:53"), pod},     // no Service
+		{netip.AddrPortFrom(asked.Addr(), 54), pod},         // not its port
+		{asked, netip.MustParseAddrPort("127.0.0.1:40000")}, // a socket, too
+	} {
+		testbed.Check(t, track(many+uint32(i), other.to, other.from))
+	}
+	pages := func(q look.Query) map[netip.Addr]int {
+		seen := make(map[netip.Addr]int)
+		for from, pages := 0, 0; from != look.End; pages++ {
+			n, err := 0, error(nil)
+			from, err = f.Look(0, from, &q, func(i look.Info) bool {
+				seen[i.Client.Addr()]++
+				if i.Kernel == nil || i.Kernel.Path != "nftables" || i.Asked != asked || i.Backend != pod || i.Age != -1 ||
+					i.Service.Name != "dns" || i.State != look.Unreplied || i.Kernel.Counted {
+					t.Fatalf("%+v", i)
+				}
+				n++
+				return n < 1000
+			})
+			testbed.Check(t, err)
+			if n > 1001 || pages > many {
+				t.Fatalf("a page of %d", n)
+			}
+		}
+		return seen
+	}
+	seen := pages(look.Query{})
+	for addr, times := range seen {
+		if times != 1 || !clients.Contains(addr) {
+			t.Fatalf("%s is seen %d times", addr, times)
+		}
+	}
+	if len(seen) != many {
+		t.Errorf("%d are seen, want %d", len(seen), many)
+	}
+	if f.part.all != nil {
+		t.Error("a part is kept after the last page")
+	}
+	some := netip.PrefixFrom(clients.Addr(), 24)
+	if seen := pages(look.Query{Client: some}); len(seen) != 256 {
+		t.Errorf("of %s %d are seen", some, len(seen))
+	}
+	if seen := pages(look.Query{Name: "other"}); len(seen) != 0 {
+		t.Errorf("of another Service %d are seen", len(seen))
+	}
+	if next, err := f.Look(1, 0, new(look.Query), func(look.Info) bool { t.Error("another loop"); return true }); next !=
+		look.End || err != nil {
+		t.Errorf("another loop: %d, %v", next, err)
+	}
+}
+
+// TestCodes: how something has ended, by the last that was seen of it.
+func TestCodes(t *testing.T) {
+	const answered = conntrack.SeenReply
+	for _, c := range []struct {
+		protocol lb.Protocol
+		state    conntrack.State
+		status   conntrack.Status
+		left     bool
+		want     lb.End
+	}{
+		{lb.TCP, conntrack.TCPTimeWait, answered, false, lb.Normal},
+		{lb.TCP, conntrack.TCPTimeWait, answered, true, lb.Normal}, // the client has its port again
+		{lb.TCP, conntrack.TCPLastAck, answered, false, lb.Normal},
+		{lb.TCP, conntrack.TCPClose, answered, false, lb.Reset},
+		{lb.TCP, conntrack.TCPClose, 0, true, lb.ServerConnect},
+		{lb.TCP, conntrack.TCPSynSent, 0, false, lb.ServerTimeout},
+		{lb.TCP, conntrack.TCPSynSent, 0, true, lb.Killed},
+		{lb.TCP, conntrack.TCPSynRecv, answered, false, lb.ClientConnect},
+		{lb.TCP, conntrack.TCPEstablished, answered, false, lb.IdleEnd},
+		{lb.TCP, conntrack.TCPEstablished, answered, true, lb.Killed},
+		{lb.TCP, conntrack.TCPCloseWait, answered, false, lb.HalfTimeout},
+		{lb.TCP, 0, answered, false, lb.Normal},
+		{lb.UDP, 0, 0, false, lb.Normal},
+		{lb.UDP, 0, answered, true, lb.Killed},
+		{lb.SCTP, conntrack.SCTPClosed, answered, false, lb.Normal},
+		{lb.SCTP, conntrack.SCTPClosed, 0, false, lb.ServerTimeout},
+		{lb.SCTP, conntrack.SCTPCookieWait, answered, false, lb.ServerTimeout},
+		{lb.SCTP, conntrack.SCTPEstablished, answered, false, lb.IdleEnd},
+		{lb.SCTP, conntrack.SCTPShutdownSent, answered, false, lb.HalfTimeout},
+	} {
+		e := &conntrack.Entry{Protocol: c.protocol, State: c.state, Status: c.status}
+		if c.left {
+			e.Left = 1
+		}
+		if got := endOf(e); got != c.want {
+			t.Errorf("%s is %s, want %s", fmt.Sprintf("%+v", c), got, c.want)
+		}
+	}
+}
