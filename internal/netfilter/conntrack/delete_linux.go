@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // LocalAddrs returns the addresses of this node.
@@ -184,4 +185,15 @@ func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
 			err = cmp.Or(err, why) // the first will do, of as many as there may be entries
 		})
 	return uint64(done - failed), cmp.Or(err, err2)
+}
+
+// unreplied reports whether all that has been seen of a connection is its first packet.
+func (e *Entry) unreplied() bool {
+	if e.Status&(SeenReply|DstTranslated) != 0 {
+		return false
+	}
+	if e.Protocol == lb.SCTP { // after an INIT: newer kernels, older ones
+		return e.State == SCTPClosed || e.State == SCTPCookieWait
+	}
+	return e.Protocol == lb.TCP && e.State == TCPSynSent
 }

@@ -79,14 +79,3 @@ const (
 	SCTPShutdownReceived
 	SCTPShutdownAckSent
 )
-
-// unreplied reports whether all that has been seen of a connection is its first packet.
-func (e *Entry) unreplied() bool {
-	if e.Status&(SeenReply|DstTranslated) != 0 {
-		return false
-	}
-	if e.Protocol == lb.SCTP { // after an INIT: newer kernels, older ones
-		return e.State == SCTPClosed || e.State == SCTPCookieWait
-	}
-	return e.Protocol == lb.TCP && e.State == TCPSynSent
-}

@@ -18,7 +18,8 @@ const ctaProtoInfoState = 1
 
 func entries(ipv6 bool, begin func(), visit func(*Entry)) error {
 	e := new(Entry)
-	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil, begin,
+	const get = nl.IPCTNL_MSG_CT_GET
+	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil, begin,
 		func(m nfnl.Value) {
 			*e = parseEntry(m)
 			visit(e)

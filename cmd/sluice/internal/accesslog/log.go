@@ -73,8 +73,8 @@ type entry struct {
 	at time.Time
 }
 
-// Open returns a log that is written to a file, or to standard output, of so many loops, which may add at the same time;
-// what the kernel forwards is added as if by another one. failed gets errors of writing, the first of
+// Open returns a log that is written to a file, or to standard output, of so many loops, which may add at the same
+// time; what the kernel forwards is added as if by another one. failed gets errors of writing, the first of
 // those that follow each other.
 func Open(path, format string, loops int, stdout io.Writer, failed func(error)) (*Log, error) {
 	l := &Log{format: appendJSON, failed: failed, queues: make([]queue, loops+1), ended: make(chan struct{}),

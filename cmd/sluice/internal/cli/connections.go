@@ -45,8 +45,8 @@ func connections(v *view) *cobra.Command {
 			"process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
 			"endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an answer),\n" +
 			"leaving (a flow whose endpoint has gone) or closing. Rows of kernel data paths, which PATH names, come\n" +
-			"last, from conntrack: bytes (with the headers of IP) and AGE are there with --conntrack-accounting, and\n" +
-			"what IDLE is has steps of a second.",
+			"last, from conntrack: bytes (with the headers of IP) and AGE are there with --conntrack-accounting,\n" +
+			"and IDLE has steps of a second.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -75,8 +75,8 @@ func connections(v *view) *cobra.Command {
 }
 
 func connectionsTable(all []api.Connection) *table {
-	t := &table{wide: 5, header: []string{"PROTOCOL", "CLIENT", "ADDRESS", "SERVICE", "ENDPOINT", "PATH", "STATE", "AGE",
-		"IN", "OUT", "LOOP", "IDLE", "FAILED", "RTT", "RETRANSMITS"}}
+	t := &table{wide: 5, header: []string{"PROTOCOL", "CLIENT", "ADDRESS", "SERVICE", "ENDPOINT", "PATH", "STATE",
+		"AGE", "IN", "OUT", "LOOP", "IDLE", "FAILED", "RTT", "RETRANSMITS"}}
 	for i := range all {
 		c := &all[i]
 		service, age, idle, in, out, loop, rtt := "", "", "", "", "", "", ""
@@ -118,8 +118,8 @@ func clients(v *view) *cobra.Command {
 	var sort string
 	c := v.ofServices(&cobra.Command{Use: "clients [NAME|NAMESPACE/NAME]", Aliases: []string{"client"},
 		Short: "List the client addresses with the most open connections, or bytes",
-		Long: "Lists client addresses by what they have open now: CONNECTIONS, associations and flows, and the bytes\n" +
-			"of these, on kernel data paths as far as the kernel counts them (--conntrack-accounting). 65,536\n" +
+		Long: "Lists client addresses by what they have open now: CONNECTIONS, associations and flows, and the\n" +
+			"bytes of these, on kernel data paths as far as the kernel counts them (--conntrack-accounting). 65,536\n" +
 			"addresses are kept apart.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)

@@ -319,7 +319,8 @@ func (s *settings) checkKernel() {
 		k.SyncPeriod, k.MinSyncPeriod = d.IPVS.SyncPeriod.Duration, d.IPVS.MinSyncPeriod.Duration
 	}
 	c := &d.Conntrack
-	k.Conntrack = conntrack.Settings{Accounting: k.Conntrack.Accounting, MaxPerCore: *c.MaxPerCore, Min: *c.Min, BeLiberal: c.TCPBeLiberal,
+	k.Conntrack = conntrack.Settings{Accounting: k.Conntrack.Accounting, MaxPerCore: *c.MaxPerCore, Min: *c.Min,
+		BeLiberal:      c.TCPBeLiberal,
 		TCPEstablished: c.TCPEstablishedTimeout.Duration, TCPCloseWait: c.TCPCloseWaitTimeout.Duration,
 		UDP: c.UDPTimeout.Duration, UDPStream: c.UDPStreamTimeout.Duration}
 }

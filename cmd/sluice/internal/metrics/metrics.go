@@ -148,9 +148,9 @@ func (s scrape) sources(c *Sources) {
 	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they could not be "+
 		"written, or not as fast as they came.", "result", []reading{{"written", written}, {"dropped", lost}})
 	events := c.KernelEvents()
-	s.counters("sluice_conntrack_events_total", "Events of conntrack's entries to addresses of Services that the kernel "+
-		"forwards and that are to be logged: handled, or lost since they came faster than they could be read.", "result",
-		[]reading{{"handled", events.Handled}, {"lost", events.Lost}})
+	s.counters("sluice_conntrack_events_total", "Events of conntrack's entries to addresses of Services that the "+
+		"kernel forwards and that are to be logged: handled, or lost since they came faster than they could be read.",
+		"result", []reading{{"handled", events.Handled}, {"lost", events.Lost}})
 
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
