@@ -1,0 +1,16 @@
+// Package nfqueue has a function choose the mark of the first packet of each flow that rules
+// send to a queue of the kernel (nfnetlink_queue), by netlink and without any library.
+//
+// [Open] binds some consecutive queues, each with a socket and a goroutine of its own, so that
+// with fanout by core they do not wait for each other. Of a packet the kernel copies the headers
+// only. A goroutine reads what there is, decides, and sends all verdicts by one system call.
+// Nothing is allocated for a packet.
+//
+// Nothing ever waits for this process: what finds a queue full goes on as it came
+// (NFQA_CFG_F_FAIL_OPEN), and so does what comes when no process has the queue, if the rule says
+// bypass. What is in a queue when its process dies is lost; a client sends it again. So Close
+// decides what is there first; remove the rules before, and nothing is lost.
+//
+// It is for Linux with CAP_NET_ADMIN, and works in the network namespace of the thread that calls
+// Open.
+package nfqueue

@@ -1,0 +1,266 @@
+package nfqueue
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+)
+
+// Messages and attributes of linux/netfilter/nfnetlink_queue.h.
+const (
+	subsystem = 3 // NFNL_SUBSYS_QUEUE
+
+	msgPacket  = 0
+	msgVerdict = 1
+	msgConfig  = 2
+
+	attrHeader  = 1 // NFQA_PACKET_HDR
+	attrVerdict = 2 // NFQA_VERDICT_HDR
+	attrMark    = 3 // NFQA_MARK
+	attrPayload = 10
+
+	configCommand = 1 // NFQA_CFG_CMD
+	configParams  = 2
+	configLength  = 3
+	configMask    = 4
+	configFlags   = 5
+
+	bind        = 1 // NFQNL_CFG_CMD_BIND
+	copyPacket  = 2 // NFQNL_COPY_PACKET
+	failOpen    = 1
+	anySize     = 4 // NFQA_CFG_F_GSO: not cut to pieces for us
+	accept      = 1 // NF_ACCEPT
+	headerBytes = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
+)
+
+const (
+	// room is what bounds a queue: the bytes of its socket's buffer. The kernel counts each packet with some 1,000, and
+	// twice as many as are asked for, so that some 2,000 wait, which a process that takes 10 us for one decides in 20 ms.
+	room = 1 << 20
+
+	// length is how many packets the kernel would keep for us. It is out of reach, since what is over it is not counted.
+	length = 1 << 14
+
+	// atOnce is how many packets are decided before their verdicts are sent.
+	atOnce = 64
+)
+
+// queue is one of the queues. It is used by one goroutine, but for its counters.
+type queue struct {
+	number uint16
+	file   *os.File
+	conn   syscall.RawConn
+	ended  chan struct{}
+	decide func(*Packet) uint32
+
+	packet   Packet
+	last     uint32 // number of the packet read last
+	message  []byte
+	verdicts []byte
+	errno    error // of the last read or write
+
+	packets, odd, missed, late atomic.Uint64
+}
+
+func open(number uint16, decide func(*Packet) uint32) (*queue, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	q := &queue{
+		number: number, file: os.NewFile(uintptr(fd), "nfnetlink_queue"), ended: make(chan struct{}), decide: decide,
+		message: make([]byte, 1<<12), verdicts: make([]byte, 0, atOnce*verdictBytes),
+	}
+	q.conn, err = q.file.SyscallConn()
+	err = errors.Join(err,
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, room),
+		// Packets that had no room are counted by their numbers.
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_NO_ENOBUFS, 1),
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	if err == nil {
+		err = q.configure(fd)
+	}
+	if err != nil {
+		_ = q.file.Close()
+		return nil, fmt.Errorf("bind queue %d: %w", number, err)
+	}
+	go q.run()
+	return q, nil
+}
+
+// configure asks for the queue's packets, by one message: the kernel drops what comes to a queue that is bound and has
+// no mode of copying yet. It is answered before write returns.
+func (q *queue) configure(fd int) error {
+	u32 := func(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
+	attrs := nfnl.Attr(nil, configCommand, []byte{bind, 0, 0, 0})
+	attrs = nfnl.Attr(attrs, configParams, append(u32(headers), copyPacket))
+	attrs = nfnl.Attr(attrs, configLength, u32(length))
+	attrs = nfnl.Attr(nfnl.Attr(attrs, configFlags, u32(failOpen|anySize)), configMask, u32(failOpen|anySize))
+	msg := appendHeader(nil, msgConfig, unix.NLM_F_REQUEST|unix.NLM_F_ACK, q.number, len(attrs))
+	if _, err := unix.Write(fd, append(msg, attrs...)); err != nil {
+		return os.NewSyscallError("write", err)
+	}
+	return q.answer(fd)
+}
+
+// answer reads up to the kernel's answer. A packet may come before: it is decided.
+func (q *queue) answer(fd int) error {
+	for {
+		n, err := unix.Read(fd, q.message)
+		if err != nil {
+			return os.NewSyscallError("read", err)
+		}
+		msgs, err := syscall.ParseNetlinkMessage(q.message[:n])
+		if err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			if m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4 {
+				if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
+					return syscall.Errno(errno)
+				}
+				return nil
+			}
+		}
+		q.take(q.message[:n])
+		q.send(fd)
+	}
+}
+
+// run decides packets until the deadline that close sets, and what is there then.
+func (q *queue) run() {
+	defer close(q.ended)
+	some := func(fd uintptr) bool { return q.some(int(fd)) }
+	for q.conn.Read(some) == nil && q.errno == nil {
+		continue
+	}
+	_ = q.conn.Control(func(fd uintptr) {
+		for q.some(int(fd)) && q.errno == nil {
+			continue
+		}
+	})
+}
+
+// some decides what there is, up to atOnce packets, and reports whether there was anything.
+func (q *queue) some(fd int) (any bool) {
+	for range atOnce {
+		n, err := unix.Read(fd, q.message)
+		switch {
+		case errors.Is(err, syscall.EAGAIN):
+			q.send(fd)
+			return any
+		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ENOBUFS):
+			continue
+		case err != nil:
+			q.errno = err
+			return true
+		}
+		any = true
+		q.take(q.message[:n])
+	}
+	q.send(fd)
+	return any
+}
+
+// take decides the packets of one read.
+func (q *queue) take(b []byte) {
+	for len(b) >= headerBytes {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < headerBytes || size > len(b) {
+			return
+		}
+		switch binary.NativeEndian.Uint16(b[4:]) {
+		case unix.NLMSG_ERROR: // of a verdict: the packet has gone, as with its interface
+			q.late.Add(1)
+		case subsystem<<8 | msgPacket:
+			q.judge(b[headerBytes:size])
+		}
+		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+}
+
+// judge appends the verdict of one packet, which is always let through.
+func (q *queue) judge(attrs []byte) {
+	var payload []byte
+	var id, mark uint32
+	for len(attrs) >= unix.SizeofNlAttr {
+		size := int(binary.NativeEndian.Uint16(attrs))
+		if size < unix.SizeofNlAttr || size > len(attrs) {
+			break
+		}
+		value := attrs[unix.SizeofNlAttr:size]
+		switch kind := binary.NativeEndian.Uint16(attrs[2:]) & nl.NLA_TYPE_MASK; {
+		case kind == attrHeader && len(value) >= 4:
+			id = binary.BigEndian.Uint32(value)
+		case kind == attrMark && len(value) >= 4:
+			mark = binary.BigEndian.Uint32(value)
+		case kind == attrPayload:
+			payload = value
+		}
+		attrs = attrs[min(len(attrs), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+	}
+	q.packets.Add(1)
+	q.missed.Add(uint64(id - q.last - 1))
+	q.last = id
+	q.packet.Mark = mark
+	if q.packet.parse(payload) {
+		mark = q.decide(&q.packet)
+	} else {
+		q.odd.Add(1)
+	}
+	q.verdicts = appendVerdict(q.verdicts, q.number, id, mark)
+}
+
+// send sends the verdicts that there are. Each is a message of its own, since they differ in their marks.
+func (q *queue) send(fd int) {
+	if len(q.verdicts) == 0 {
+		return
+	}
+	if _, err := unix.Write(fd, q.verdicts); err != nil {
+		q.errno = err
+	}
+	q.verdicts = q.verdicts[:0]
+}
+
+const verdictBytes = headerBytes + 12 + 8
+
+func appendVerdict(b []byte, queue uint16, id, mark uint32) []byte {
+	b = appendHeader(b, msgVerdict, unix.NLM_F_REQUEST, queue, verdictBytes-headerBytes)
+	b = appendAttr(b, attrVerdict, 8)
+	b = binary.BigEndian.AppendUint32(b, accept)
+	b = binary.BigEndian.AppendUint32(b, id)
+	b = appendAttr(b, attrMark, 4)
+	return binary.BigEndian.AppendUint32(b, mark)
+}
+
+func appendAttr(b []byte, kind uint16, size int) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+size))
+	return binary.NativeEndian.AppendUint16(b, kind)
+}
+
+// appendHeader appends what comes before attributes (struct nlmsghdr, struct nfgenmsg).
+func appendHeader(b []byte, kind, flags, queue uint16, attrs int) []byte {
+	b = binary.NativeEndian.AppendUint32(b, uint32(headerBytes+attrs))
+	b = binary.NativeEndian.AppendUint16(b, subsystem<<8|kind)
+	b = binary.NativeEndian.AppendUint16(b, flags)
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = append(b, unix.NFPROTO_UNSPEC, nl.NFNETLINK_V0)
+	return binary.BigEndian.AppendUint16(b, queue)
+}
+
+func (q *queue) close() error {
+	err := q.file.SetReadDeadline(time.Unix(0, 1)) // in the past
+	<-q.ended
+	return errors.Join(err, q.errno, q.file.Close())
+}

@@ -1,0 +1,193 @@
+package nfqueue
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+const (
+	mask = 0xffff0000
+	port = 80
+)
+
+// rules sends what goes to the port to queues, and what comes out with a number to the port that it stands for.
+func rules(t *testing.T, ipv6 bool, ports map[uint32]uint16) {
+	t.Helper()
+	x := &nft.Table{Name: "queued", IPv6: ipv6}
+	x.AddSet(nft.Set{Name: "numbered", Key: []nft.Field{nft.Mark}, Data: []nft.Field{nft.Address, nft.Port}})
+	addr := loopback(ipv6)
+	for n, p := range ports {
+		x.Add("numbered", nft.Element{Key: nft.Key(n << 16), Data: nft.Key(addr, p)}, 1)
+	}
+	r := func() *nft.Builder { return nft.NewRule(ipv6) }
+	to := func() *nft.Builder { return r().Is(nft.DestinationPort, true, nft.Key(uint16(port))) }
+	x.SetChain("ask", &nft.Hook{Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: -110, New: true}, []nft.Rule{
+		to().Unconfirmed().Queue(nft.Queues{First: 7, Count: 2, Target: true}).Rule(""),
+	})
+	x.SetChain("nat", &nft.Hook{Type: "nat", Number: unix.NF_INET_LOCAL_OUT, Priority: -105}, []nft.Rule{
+		to().Map("numbered", nft.MarkWithin(mask)).SetMark(mask, false).DNAT().Rule(""),
+		to().DNATTo(netip.AddrPortFrom(addr, 1000)).Rule(""), // without a process
+	})
+	if err := x.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := x.Verify(); !ok || err != nil {
+		t.Errorf("Verify: %v, %v", ok, err)
+	}
+}
+
+func loopback(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// decider sends flows to 1 and 2 in turn, and keeps what it was asked.
+type decider struct {
+	mu    sync.Mutex
+	asked []Packet
+}
+
+func (d *decider) decide(p *Packet) uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = append(d.asked, *p)
+	return p.Mark&^mask | uint32(1+len(d.asked)%2)<<16
+}
+
+// TestQueues: while a process listens each flow is asked about once, gets where the verdict says, and others of its
+// packets are not asked about; before and after it goes where rules say.
+func TestQueues(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		for _, network := range []string{"tcp", "udp"} {
+			t.Run(fmt.Sprint(network, ", ipv6 ", ipv6), func(t *testing.T) { asks(t, network, ipv6) })
+		}
+	}
+}
+
+func asks(t *testing.T, network string, ipv6 bool) {
+	h := testbed.NewHostsT(t, "host")[0]
+	addr := loopback(ipv6)
+	at := func(p uint16) string { return netip.AddrPortFrom(addr, p).String() }
+	for _, p := range []uint16{1000, 1001, 1002} {
+		serve(t, h, network, at(p))
+	}
+	h.DoT(t, func() error { rules(t, ipv6, map[uint32]uint16{1: 1001, 2: 1002}); return nil })
+	ask := func() string {
+		t.Helper()
+		return h.Ask(network, at(port), testbed.Patience)
+	}
+	wants := func(want string) {
+		t.Helper()
+		if got := ask(); got != want {
+			t.Errorf("asked: %q, want %q", got, want)
+		}
+	}
+	wants("1000")
+	d := new(decider)
+	var q *Queues
+	h.DoT(t, func() (err error) { q, err = Open(7, 2, d.decide); return err })
+	h.DoT(t, func() error {
+		if _, err := Open(7, 1, d.decide); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("Open of what another has: %v, want EPERM", err)
+		}
+		return nil
+	})
+	const flows = 20
+	for i := range flows {
+		wants([]string{"1002", "1001"}[i%2])
+	}
+	testbed.Check(t, q.Close())
+	wants("1000")
+	if s := q.Stats(); s != (Stats{Packets: flows}) {
+		t.Errorf("%+v, want %d packets", s, flows)
+	}
+	for _, p := range d.asked {
+		want := netip.AddrPortFrom(addr, port)
+		if p.Asked != want || p.Client.Addr() != addr || p.Client.Port() == 0 || p.Mark != 0 {
+			t.Errorf("asked about %+v, want %s", p, want)
+		}
+	}
+}
+
+// serve has a port say which it is.
+func serve(t *testing.T, h *testbed.Host, network, at string) {
+	t.Helper()
+	name := at[strings.LastIndex(at, ":")+1:]
+	if network == "udp" {
+		pc, err := h.ListenPacket(t.Context(), network, at)
+		testbed.Check(t, err)
+		t.Cleanup(func() { _ = pc.Close() })
+		go func() {
+			buffer := make([]byte, 64)
+			for {
+				_, from, err := pc.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				_, _ = pc.WriteTo([]byte(name), from)
+			}
+		}()
+		return
+	}
+	ln, err := h.Listen(t.Context(), network, at)
+	testbed.Check(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_, _ = c.Write([]byte(name))
+				_ = c.Close()
+			}
+		}
+	}()
+}
+
+// TestParse: headers that are short or have options are read as they are, and nothing reads beyond them.
+func TestParse(t *testing.T) {
+	v4 := append([]byte{0x46, 19: 0, 23: 0}, 0x12, 0x34, 0, port)
+	v4[9] = unix.IPPROTO_UDP
+	copy(v4[12:], []byte{192, 0, 2, 1, 192, 0, 2, 2})
+	v6 := append([]byte{0x60, 39: 0}, 0x12, 0x34, 0, port)
+	v6[6] = unix.IPPROTO_SCTP
+	copy(v6[8:], netip.MustParseAddr("2001:db8::1").AsSlice())
+	copy(v6[24:], netip.MustParseAddr("2001:db8::2").AsSlice())
+	for _, test := range []struct {
+		b    []byte
+		want Packet
+	}{
+		{v4, Packet{unix.IPPROTO_UDP, netip.MustParseAddrPort("192.0.2.1:4660"),
+			netip.MustParseAddrPort("192.0.2.2:80"), 0}},
+		{v6, Packet{unix.IPPROTO_SCTP, netip.MustParseAddrPort("[2001:db8::1]:4660"),
+			netip.MustParseAddrPort("[2001:db8::2]:80"), 0}},
+	} {
+		var p Packet
+		if !p.parse(test.b) || p != test.want {
+			t.Errorf("%x: %+v, want %+v", test.b, p, test.want)
+		}
+		for n := range test.b {
+			if p.parse(test.b[:n]) {
+				t.Errorf("%x: %d bytes of it are enough", test.b, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package nfqueue
+
+import "errors"
+
+// Queues are consecutive queues of this process. Make them by Open.
+type Queues struct{ list []*queue }
+
+// Stats count packets, of all queues.
+type Stats struct {
+	Packets uint64 // that were decided
+	Odd     uint64 // of them, those whose headers were not understood: they went on as they came
+	Missed  uint64 // that found a queue full and went on as they came
+	Late    uint64 // that had gone when their verdict came
+}
+
+// Open binds the queues from first on. decide returns the mark that a packet gets; it must not keep the packet. Each
+// queue calls it on a goroutine of its own. The error wraps syscall.EPERM if we may not, or if another process has one of
+// the queues.
+func Open(first, count uint16, decide func(*Packet) (mark uint32)) (*Queues, error) {
+	q := new(Queues)
+	for i := range count {
+		one, err := open(first+i, decide)
+		if err != nil {
+			return nil, errors.Join(err, q.Close())
+		}
+		q.list = append(q.list, one)
+	}
+	return q, nil
+}
+
+// Stats may be called by any goroutine, also after Close.
+func (q *Queues) Stats() (s Stats) {
+	for _, one := range q.list {
+		s.Packets += one.packets.Load()
+		s.Odd += one.odd.Load()
+		s.Missed += one.missed.Load()
+		s.Late += one.late.Load()
+	}
+	return s
+}
+
+// Close decides what has come, and ends the goroutines. decide is not called afterwards.
+func (q *Queues) Close() error {
+	var errs []error
+	for _, one := range q.list {
+		errs = append(errs, one.close())
+	}
+	return errors.Join(errs...)
+}
