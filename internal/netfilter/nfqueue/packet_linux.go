@@ -15,6 +15,12 @@ type Packet struct {
 	Mark     uint32
 }
 
+// hash differs for most flows of a time.
+func (p *Packet) hash() uint32 {
+	ip := p.Client.Addr().As16()
+	return uint32(ip[15]) ^ uint32(ip[14])*31 ^ uint32(p.Client.Port()) ^ uint32(p.Asked.Port())*7
+}
+
 // headers is how much of a packet is copied: the longest header of IPv4 and the ports.
 const headers = 64
 

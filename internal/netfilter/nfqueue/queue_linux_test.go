@@ -6,10 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,6 +124,63 @@ func asks(t *testing.T, network string, ipv6 bool) {
 		if p.Asked != want || p.Client.Addr() != addr || p.Client.Port() == 0 || p.Mark != 0 {
 			t.Errorf("asked about %+v, want %s", p, want)
 		}
+	}
+}
+
+// TestRepeated: what a client sends before the first packet of its flow is decided goes where that goes; what a flow
+// sends later, when its entry has gone, is asked about anew.
+func TestRepeated(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	addr := loopback(false)
+	at := func(p uint16) string { return netip.AddrPortFrom(addr, p).String() }
+	for _, p := range []uint16{1001, 1002} {
+		serve(t, h, "udp", at(p))
+	}
+	h.DoT(t, func() error { rules(t, false, map[uint32]uint16{1: 1001, 2: 1002}); return nil })
+	d, sent := new(decider), make(chan struct{})
+	var q *Queues
+	h.DoT(t, func() (err error) {
+		q, err = Open(7, 2, func(p *Packet) uint32 { <-sent; return d.decide(p) })
+		return err
+	})
+	c, err := h.Dial(t.Context(), "udp", at(port))
+	testbed.Check(t, err)
+	defer c.Close()
+	testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
+	answer := func() string {
+		t.Helper()
+		b := make([]byte, 64)
+		n, err := c.Read(b)
+		testbed.Check(t, err)
+		return string(b[:n])
+	}
+	runtime.LockOSThread() // the thread ends with the test: it has one core, and so one queue
+	var cores, core unix.CPUSet
+	testbed.Check(t, unix.SchedGetaffinity(0, &cores))
+	for i := 0; core.Count() == 0; i++ {
+		if cores.IsSet(i) {
+			core.Set(i)
+		}
+	}
+	testbed.Check(t, unix.SchedSetaffinity(0, &core))
+	const both = 2
+	for range both {
+		_, err := c.Write([]byte("?"))
+		testbed.Check(t, err)
+	}
+	close(sent)
+	if first, second := answer(), answer(); first != "1002" || second != "1002" {
+		t.Errorf("two datagrams: %q and %q, want 1002", first, second)
+	}
+	h.Run(t, "conntrack", "-F")
+	_, err = c.Write([]byte("?"))
+	testbed.Check(t, err)
+	if got := answer(); got != "1001" {
+		t.Errorf("without its entry: %q, want 1001", got)
+	}
+	testbed.Check(t, q.Close())
+	if s := q.Stats(); s.Packets != both+1 || s.Repeated > 1 {
+		t.Errorf("%+v, want 3 packets, one of them repeated at the most", s)
 	}
 }
 

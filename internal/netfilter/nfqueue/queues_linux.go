@@ -7,15 +7,16 @@ type Queues struct{ list []*queue }
 
 // Stats count packets, of all queues.
 type Stats struct {
-	Packets uint64 // that were decided
-	Odd     uint64 // of them, those whose headers were not understood: they went on as they came
-	Missed  uint64 // that found a queue full and went on as they came
-	Late    uint64 // that had gone when their verdict came
+	Packets  uint64 // that were decided
+	Repeated uint64 // of them, those that came while the first of their flow was decided, and had the same answer
+	Odd      uint64 // of them, those whose headers were not understood: they went on as they came
+	Missed   uint64 // that found a queue full and went on as they came
+	Late     uint64 // that had gone when their verdict came
 }
 
 // Open binds the queues from first on. decide returns the mark that a packet gets; it must not keep the packet. Each
-// queue calls it on a goroutine of its own. The error wraps syscall.EPERM if we may not, or if another process has one of
-// the queues.
+// queue calls it on a goroutine of its own. The error wraps syscall.EPERM if we may not, or if another process has one
+// of the queues.
 func Open(first, count uint16, decide func(*Packet) (mark uint32)) (*Queues, error) {
 	q := new(Queues)
 	for i := range count {
@@ -32,6 +33,7 @@ func Open(first, count uint16, decide func(*Packet) (mark uint32)) (*Queues, err
 func (q *Queues) Stats() (s Stats) {
 	for _, one := range q.list {
 		s.Packets += one.packets.Load()
+		s.Repeated += one.repeated.Load()
 		s.Odd += one.odd.Load()
 		s.Missed += one.missed.Load()
 		s.Late += one.late.Load()
