@@ -18,6 +18,8 @@ type content struct {
 	turns  map[lb.ID]turns
 	last   uint32          // number that was given to a rotation
 	random func(n int) int // math/rand/v2's IntN
+
+	endpoints *endpoints
 }
 
 // turns are those of the backends of one Service, for any client and for those that get local ones.
@@ -25,7 +27,7 @@ type turns struct{ cluster, local rotation }
 
 func newContent(t *nft.Table, s shape) *content {
 	s.static(t)
-	return &content{Table: t, shape: s, turns: make(map[lb.ID]turns), random: rand.IntN}
+	return &content{Table: t, shape: s, turns: make(map[lb.ID]turns), random: rand.IntN, endpoints: new(endpoints)}
 }
 
 // edit renders the Services that have changed, or all if the shape is another one.
@@ -75,6 +77,12 @@ func (c *content) exchange(was, is *unit) {
 	}
 	for _, e := range was.entries {
 		c.Add(e.set, e.Element, -1)
+	}
+	for _, addr := range is.endpoints {
+		c.number(addr, c.endpoints.take(addr, c.shape.ask.Mask), 1)
+	}
+	for _, addr := range was.endpoints {
+		c.number(addr, c.endpoints.drop(addr), -1)
 	}
 	for name := range was.chains {
 		if _, stays := is.chains[name]; !stays {

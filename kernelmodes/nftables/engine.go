@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/kernelmodes"
@@ -20,11 +21,34 @@ type Engine struct {
 	// of pods.
 	kernelmodes.Masquerade
 
+	// Ask has a process choose endpoints; by default the kernel does. Such an engine has a table of its own, so that
+	// there may be both.
+	Ask Ask
+
 	// Lifetime is how long rules match without this process, in whole milliseconds. 0: for ever.
 	Lifetime time.Duration
 
 	kernel
 }
+
+// Ask says how a process is asked about each new flow to a Service: its first packet goes to a queue (see
+// internal/netfilter/nfqueue), and comes out with [Engine.Number] of the endpoint in its mark. With a mark of no endpoint,
+// or if no process listens, it goes the way that it would without.
+type Ask struct {
+	// First is the first one of Count queues, of which each core uses one. Count 0: the kernel chooses.
+	First, Count uint16
+
+	// Mask is the bits of a mark that the number is in: consecutive ones, but those of Masquerade. They
+	// are cleared when the destination is known.
+	Mask uint32
+
+	// Target uses the target NFQUEUE of iptables, for kernels whose nf_tables has no queues.
+	Target bool
+}
+
+// Number returns the bits of the mark that send a flow to an endpoint, 0 if it has none. An endpoint has the same ones
+// for as long as it is one of a Service. Any goroutine may call it.
+func (e *Engine) Number(endpoint netip.AddrPort) uint32 { return e.number(endpoint) }
 
 // Probe checks that this host can forward Services: that the kernel takes each kind of rule and
 // set, in a transaction that leaves nothing. The first call that has no error does the work and

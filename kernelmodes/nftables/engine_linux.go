@@ -27,6 +27,8 @@ type kernel struct {
 	clean    bool // an earlier process has left nothing
 	stale    kernelmodes.Flows
 
+	endpoints endpoints // numbers of those that flows are sent to, with Ask
+
 	counters     nft.Counters
 	flowsDeleted atomic.Uint64
 }
@@ -62,28 +64,34 @@ func (e *Engine) deleteFlows() error {
 func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Change) error {
 	if len(services) == 0 {
 		e.content, e.clean = nil, false
+		e.endpoints.clear()
 		e.counters.Rules.Store(0)
 		e.counters.Elements.Store(0)
-		_, err := nft.Remove(e.IPv6, table)
+		_, err := nft.Remove(e.IPv6, e.table())
 		e.clean = err == nil
 		return err
 	}
 	if e.content == nil {
-		e.content = newContent(&nft.Table{Name: table, IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
+		e.content = newContent(&nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
+		e.content.endpoints = &e.endpoints
 		changed = nil
 		for _, x := range services {
 			changed = append(changed, lb.Change{New: x})
 		}
 	}
 	e.content.edit(s, services, changed)
-	return e.content.Write()
+	if err := e.content.Write(); err != nil {
+		return err
+	}
+	e.endpoints.settle()
+	return nil
 }
 
 // shape returns how rules are written.
 func (e *Engine) shape(node lb.Node) shape {
 	return shape{
 		ipv6: e.IPv6, mark: e.Mark(), all: e.MasqueradeAll, bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
-		pods: e.PodCIDRs(e.IPv6, node),
+		pods: e.PodCIDRs(e.IPv6, node), ask: e.Ask,
 	}
 }
 
@@ -110,7 +118,7 @@ func (e *Engine) renew() error {
 	if e.Lifetime == 0 {
 		return nil
 	}
-	return nft.Renew(e.IPv6, table, e.Lifetime)
+	return nft.Renew(e.IPv6, e.table(), e.Lifetime)
 }
 
 func (e *Engine) stats() Stats {
@@ -130,7 +138,7 @@ func (e *Engine) leftover(context.Context) (bool, error) {
 
 // left returns the keys of a set that an earlier process has left.
 func (e *Engine) left(set string) ([]nft.Client, error) {
-	list, err := (&nft.Table{Name: table, IPv6: e.IPv6}).Read(set)
+	list, err := (&nft.Table{Name: e.table(), IPv6: e.IPv6}).Read(set)
 	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
 		return nil, nil
 	}
@@ -154,7 +162,7 @@ func (e *Engine) removeOld() error {
 			}
 		}
 	}
-	if _, err := nft.Remove(e.IPv6, table); err != nil {
+	if _, err := nft.Remove(e.IPv6, e.table()); err != nil {
 		return err
 	}
 	if len(udp) > 0 {
@@ -183,7 +191,8 @@ func udpFrontend(key string, ipv6 bool) (addr netip.AddrPort, ok bool) {
 func cleanup(context.Context) error {
 	return netfilter.EachFamily(func(ipv6 bool) error {
 		_, err := nft.Remove(ipv6, table)
-		return err
+		_, err2 := nft.Remove(ipv6, queued)
+		return errors.Join(err, err2)
 	})
 }
 

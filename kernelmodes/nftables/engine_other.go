@@ -5,6 +5,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -24,6 +25,8 @@ func (*kernel) leftover(context.Context) (bool, error) { return false, errors.Er
 func (*kernel) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errors.ErrUnsupported }
 
 func (*kernel) remember(*lb.Service, []lb.Client) error { return errors.ErrUnsupported }
+
+func (*kernel) number(netip.AddrPort) uint32 { return 0 }
 
 func (*kernel) stats() Stats { return Stats{} }
 

@@ -11,10 +11,11 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// table is the name of ours in each family, and trial of one that is tried.
+// table and queued are the names of ours in each family, and trial of one that is tried.
 const (
-	table = "sluice-services"
-	trial = "sluice-services-trial"
+	table  = "sluice-services"
+	trial  = "sluice-services-trial"
+	queued = "sluice-queued" // with Ask
 )
 
 // Names of the sets and maps that are always there.

@@ -18,6 +18,7 @@ type shape struct {
 	all                bool           // masquerade all connections to cluster IPs
 	bridge, interfaces string         // of pods
 	pods               []netip.Prefix // their addresses
+	ask                Ask
 }
 
 // entry is an element of a set that is always there.
@@ -32,6 +33,8 @@ type unit struct {
 	entries []entry
 	clients []nft.Set // of backends, with affinity
 	shards  []nft.Set // maps that others use as well
+
+	endpoints []netip.AddrPort // that a process may choose
 }
 
 func (u *unit) add(set string, e nft.Element) { u.entries = append(u.entries, entry{set, e}) }
@@ -76,9 +79,12 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		if len(a.Sources) > 0 {
 			target = s.sources(u, service.ID, a, target)
 		}
-		set := setServices
+		set, ask := setServices, setAsked
 		if a.Addr.Addr().IsUnspecified() {
-			set = setNodePorts
+			set, ask = setNodePorts, setAskedPorts
+		}
+		if s.ask.Count > 0 {
+			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
 		}
 		u.add(set, nft.Element{Key: key(service.Protocol, a.Addr), Data: target})
 		if a.Kind == lb.NodePort && service.Protocol == lb.UDP {
@@ -99,6 +105,9 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		for i := range service.Backends { // not those of this node alone: manifests may not say where a pod is
 			ip := service.Backends[i].Addr.Addr()
 			u.add(setSame, nft.Element{Key: nft.Key(ip, ip)})
+			if s.ask.Count > 0 {
+				u.endpoints = append(u.endpoints, service.Backends[i].Addr)
+			}
 		}
 	}
 	return u
@@ -184,6 +193,9 @@ func (s *shape) external(id lb.ID, local, hasLocal bool, svc, svl string) (rules
 // affinity goes to where it was last.
 func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Rule) {
 	id, n := service.ID.String(), uint32(len(r.order))
+	if s.ask.Count > 0 {
+		rules = append(rules, s.rule().Jump(chainChosen).Rule(id+" as the process says"))
+	}
 	affine := service.AffinityTimeout > 0
 	if affine {
 		for _, b := range r.order {

@@ -14,6 +14,9 @@ func (s *shape) static(t *nft.Table) {
 	for _, set := range sets {
 		t.AddSet(set)
 	}
+	if s.ask.Count > 0 {
+		s.asks(t)
+	}
 	set := func(chain string, rules ...nft.Rule) { t.SetChain(chain, hooks[chain], rules) }
 	for _, chain := range []string{chainPre, chainOut} {
 		set(chain,

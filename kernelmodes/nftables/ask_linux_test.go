@@ -1,0 +1,132 @@
+package nftables
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestAskModel walks through random sets of Services with Ask. After each change the kernel holds what was written, and
+// has the numbers that the engine says, each for its endpoint.
+func TestAskModel(t *testing.T) {
+	ask := Ask{First: 1, Count: 2, Mask: 0xffff0000, Target: true}
+	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		m := &lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v6}
+		e := &Engine{IPv6: v6, Ask: ask}
+		for n := range map[bool]int{false: 300, true: 50}[testing.Short()] {
+			before := make(map[int]lb.Service)
+			for i, s := range m.Now {
+				before[i] = s
+			}
+			m.Change()
+			if m.Rand.IntN(40) == 0 {
+				e = &Engine{IPv6: v6, Ask: ask} // another process
+			}
+			d := lab.Whole(m.Services()...)
+			if e.content != nil && m.Rand.IntN(4) > 0 {
+				d = m.Since(before)
+			}
+			syncOn(t, h, e, d)
+			if !read(t, h, e) {
+				t.Fatalf("change %d: the kernel does not hold what was written", n)
+			}
+			numbers := make(map[string]bool)
+			for addr, g := range e.endpoints.given {
+				numbers[nft.Key(g.number)] = true
+				if e.Number(addr) != g.number {
+					t.Fatalf("change %d: %s is known as %#x, want %#x", n, addr, e.Number(addr), g.number)
+				}
+			}
+			h.DoT(t, func() error {
+				list, err := e.left(setNumbered)
+				if errors.Is(err, syscall.ENOENT) {
+					err = nil
+				}
+				for _, x := range list {
+					if !numbers[x.Key] {
+						t.Fatalf("change %d: the kernel has number %x", n, x.Key)
+					}
+				}
+				if len(list) != len(numbers) || len(numbers) != len(e.endpoints.given) {
+					t.Fatalf("change %d: the kernel has %d numbers, want %d", n, len(list), len(e.endpoints.given))
+				}
+				return err
+			})
+		}
+	})
+}
+
+// TestNumbers: an endpoint has one number for as long as it is used, no other one has it, it is known only while the
+// kernel has it, and one that is given again is the one that rests the longest.
+func TestNumbers(t *testing.T) {
+	const mask, most = 0xf0000, 15
+	random := rand.New(rand.NewPCG(1, 2))
+	var e endpoints
+	refs, numbers, rests := make(map[netip.AddrPort]int), make(map[netip.AddrPort]uint32), make(map[uint32]int)
+	addr := func() netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(random.IntN(25))}), 80)
+	}
+	for step := range 20_000 {
+		a := addr()
+		switch random.IntN(3) {
+		case 0:
+			n := e.take(a, mask)
+			if refs[a]++; refs[a] > 1 && n != numbers[a] {
+				t.Fatalf("step %d: %s has number %#x, and before %#x", step, a, n, numbers[a])
+			}
+			for other, had := range numbers {
+				if n != 0 && other != a && had == n {
+					t.Fatalf("step %d: %s and %s have number %#x", step, a, other, n)
+				}
+			}
+			if _, had := numbers[a]; n == 0 && !had && len(numbers) < most && len(rests) > 0 {
+				t.Fatalf("step %d: no number for %s, though %d rest", step, a, len(rests))
+			}
+			if since, rested := rests[n]; rested && n != 0 && refs[a] == 1 {
+				for other, at := range rests {
+					if at < since {
+						t.Fatalf("step %d: %#x was given again before %#x", step, n, other)
+					}
+				}
+				delete(rests, n)
+			}
+			numbers[a] = n
+		case 1:
+			if refs[a] == 0 {
+				continue
+			}
+			e.drop(a)
+			if refs[a]--; refs[a] == 0 {
+				delete(refs, a)
+				if e.of(a) != 0 {
+					t.Fatalf("step %d: %s has gone, and is known", step, a)
+				}
+				delete(numbers, a)
+			}
+		default:
+			before := len(e.free)
+			e.settle()
+			for _, n := range e.free[before:] {
+				rests[n] = step
+			}
+			for a, n := range numbers {
+				if e.of(a) != n {
+					t.Fatalf("step %d: %s is known as %#x, want %#x", step, a, e.of(a), n)
+				}
+			}
+		}
+	}
+	e.clear()
+	if a := addr(); e.of(a) != 0 || e.take(a, mask) != 1<<16 {
+		t.Error("after clear something is known, or the first number is not the lowest")
+	}
+}

@@ -1,0 +1,151 @@
+package queue
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// serve is a program that has a Service with these backends until SIGTERM, and then says how many flows it chose for.
+func serve(backends []string) int {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	s := newServer()
+	service := lab.Simple("web", lab.VIP(false, 1).String(), 80, lb.TCP)
+	for _, addr := range backends {
+		service.Backends = append(service.Backends,
+			lb.Backend{Addr: netip.MustParseAddrPort(addr), Ready: true, Serving: true})
+	}
+	table, d, err := new(lb.Table).Next(lab.Whole(service).Added, lb.Node{})
+	if err == nil {
+		s.Balancer.Update(table)
+		err = s.Engines[0].Sync(context.Background(), d, lb.Node{})
+	}
+	if err == nil {
+		err = s.Start()
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("ready")
+	<-stop
+	if err := s.Close(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println(s.Stats().Chosen)
+	return 0
+}
+
+// process starts the program and waits until it is ready.
+func process(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, line func() string) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	testbed.Check(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	c := l.Node.Self(t.Context(), "serve", backends...)
+	c.Stdout = w
+	p, err = c.Launch()
+	testbed.Check(t, err)
+	_ = w.Close()
+	lines := bufio.NewReader(r)
+	line = func() string {
+		text, _ := lines.ReadString('\n')
+		return strings.TrimSpace(text)
+	}
+	if first := line(); first != "ready" {
+		t.Fatalf("the process says %q", first)
+	}
+	return p, line
+}
+
+// TestCrash: when the process is killed under load, open connections go on, new ones are served by the kernel's own
+// choice at once, and the next process takes over. No client is refused at any time.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{Pods: 3}, func(int) lab.Engine { return new(nftables.Engine) })
+	var backends []string
+	for _, pod := range l.Pods {
+		at := netip.AddrPortFrom(pod.Addr4, 8080).String()
+		testbed.Keep(t)(pod.EchoTCP(at))
+		backends = append(backends, at)
+	}
+	vip := lab.At(lab.VIP(false, 1), 80).String()
+	dial := func(within time.Duration) (*testbed.Talker, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		c, err := l.Client.Dial(ctx, "tcp", vip)
+		return &testbed.Talker{T: t, Conn: c}, err
+	}
+	p, _ := process(t, l, backends)
+	open, err := dial(testbed.Patience)
+	testbed.Check(t, err)
+	defer open.Close()
+
+	var load sync.WaitGroup
+	var served atomic.Int64
+	stop := make(chan struct{})
+	more := func(n int64) {
+		t.Helper()
+		until := served.Load() + n
+		testbed.Eventually(t, "more are served", func() bool { return served.Load() >= until })
+	}
+	for range 4 {
+		load.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := dial(testbed.Patience)
+				if err != nil {
+					t.Errorf("connect under load: %v", err)
+					return
+				}
+				_ = c.Conn.(*net.TCPConn).SetLinger(0)
+				_ = c.Close()
+				served.Add(1)
+			}
+		})
+	}
+	more(100)
+	p.Stop(syscall.SIGKILL)
+	for range 20 {
+		c, err := dial(900 * time.Millisecond) // less than a second SYN takes
+		if err != nil {
+			t.Fatalf("without a process: %v", err)
+		}
+		c.Echoes()
+		_ = c.Close()
+	}
+	open.Echoes()
+	more(100)
+	p, line := process(t, l, backends)
+	more(100)
+	open.Echoes()
+	close(stop)
+	load.Wait()
+	p.Signal(syscall.SIGTERM)
+	var chosen int
+	if _, err := fmt.Sscan(line(), &chosen); err != nil || chosen < 100 {
+		t.Errorf("the next process chose for %d flows, %v; want 100 at least", chosen, err)
+	}
+	testbed.Check(t, p.Wait(t.Context()))
+}

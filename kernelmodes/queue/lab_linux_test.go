@@ -1,0 +1,147 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m, testbed.Programs{"serve": serve})) }
+
+var epoch = time.Now()
+
+// newServer is one with engines of its own, for the host of the calling thread.
+func newServer() *Server {
+	ask, err := Probe(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	return &Server{
+		Balancer: new(lb.Balancer), Ask: ask, Now: func() int64 { return int64(time.Since(epoch)) },
+		Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
+	}
+}
+
+// node is a host that forwards as a server says.
+type node struct {
+	*lab.Lab
+	*Server
+}
+
+func newNode(t *testing.T, cfg testbed.Config) *node {
+	t.Helper()
+	n := new(node)
+	n.Lab = lab.New(t, cfg, func(family int) lab.Engine { return engine{n.Server, n.Server.Engines[family]} })
+	n.Node.DoT(t, func() error { n.Server = newServer(); return nil })
+	n.Node.DoT(t, n.Start)
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+// engine has the Balancer know what an engine has written.
+type engine struct {
+	*Server
+	*nftables.Engine
+}
+
+func (e engine) Sync(ctx context.Context, d lb.Delta, about lb.Node) error {
+	if err := e.Engine.Sync(ctx, d, about); err != nil {
+		return err
+	}
+	table, _, err := new(lb.Table).Next(d.Added, about)
+	if err == nil {
+		e.Balancer.Update(table)
+	}
+	return err
+}
+
+// answered checks that the server was asked, and had an answer that the kernel understood each time.
+func (n *node) answered(want uint64) {
+	n.T.Helper()
+	s := n.Server.Stats()
+	if s.Chosen < want || s.Unknown > 0 || s.Queues.Missed > 0 || s.Queues.Odd > 0 {
+		n.T.Errorf("%+v, want at least %d chosen and nothing unknown or missed", s, want)
+	}
+}
+
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{RemotePods: 1})
+	n.Matrix(func() { t.Log(n.Node.Run(t, "nft", "list", "ruleset")) })
+	if !n.Verify() {
+		t.Error("Verify finds something out of place")
+	}
+	n.answered(500)
+}
+
+// TestChoice: with a server flows have exact turns, and go where affinity says; without one, and with the next, they go
+// on, and so does what is open.
+func TestChoice(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, v6 := range []bool{false, true} {
+			port := uint16(80 + p)
+			plain := lab.Simple("plain-"+strings.ToLower(p.String())+lab.Family(v6), lab.VIP(v6, 1).String(), port, p,
+				n.Serving(3, p, v6, 8080)...)
+			sticky := plain
+			sticky.Name, sticky.AffinityTimeout = "sticky-"+plain.Name, int64(time.Hour)
+			sticky.Addresses = []lb.Address{{Addr: lab.At(lab.VIP(v6, 2), port)}}
+			n.Sync(plain, sticky)
+			ask := func(s lb.Service) string {
+				t.Helper()
+				who, _, _ := strings.Cut(lab.Ask(n.Client, p, s.Addresses[0].Addr), " ")
+				return who
+			}
+			count := make(map[string]int)
+			for range 9 {
+				count[ask(plain)]++
+			}
+			for who, times := range count {
+				if times != 3 || len(count) != 3 {
+					t.Errorf("%s: %s had %d of 9 flows, %v; want 3 each", plain.ID, who, times, count)
+				}
+			}
+			first := ask(sticky)
+			for range 5 {
+				if who := ask(sticky); who != first {
+					t.Errorf("%s: %s, and before %s", sticky.ID, who, first)
+				}
+			}
+			if p == lb.TCP && !v6 {
+				n.ends(plain, ask)
+			}
+		}
+	}
+	n.answered(40)
+}
+
+// ends has the server end, and another one start.
+func (n *node) ends(s lb.Service, ask func(lb.Service) string) {
+	n.T.Helper()
+	testbed.Check(n.T, n.Server.Close())
+	before := n.Server.Stats().Chosen
+	count := make(map[string]int)
+	for range 9 {
+		count[ask(s)]++
+	}
+	if len(count) != 3 || n.Server.Stats().Chosen != before {
+		n.T.Errorf("without a server flows went to %v, want all three", count)
+	}
+	n.Node.DoT(n.T, n.Start)
+	n.Node.DoT(n.T, func() error {
+		if err := newServer().Start(); !errors.Is(err, syscall.EPERM) {
+			n.T.Errorf("a second server: %v, want EPERM", err)
+		}
+		return nil
+	})
+}
