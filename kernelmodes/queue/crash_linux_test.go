@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,7 +77,19 @@ func process(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, l
 	return p, line
 }
 
-// TestCrash: when the process is killed under load, open connections go on, new ones are served by the kernel's own
+// repeated returns how many SYNs a host has sent again (TcpExtTCPSynRetrans).
+func repeated(t *testing.T, h *testbed.Host) (n int) {
+	t.Helper()
+	var b []byte
+	h.DoT(t, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/netstat"); return err })
+	lines := strings.SplitN(string(b), "\n", 3) // names, values
+	names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+	n, err := strconv.Atoi(values[slices.Index(names, "TCPSynRetrans")])
+	testbed.Check(t, err)
+	return n
+}
+
+// TestCrash: when a process ends under load no SYN is lost; when the process is killed under load, open connections go on, new ones are served by the kernel's own
 // choice at once, and the next process takes over. No client is refused at any time.
 func TestCrash(t *testing.T) {
 	t.Parallel()
@@ -126,6 +140,14 @@ func TestCrash(t *testing.T) {
 		})
 	}
 	more(100)
+	p.Signal(syscall.SIGTERM)
+	testbed.Check(t, p.Wait(t.Context()))
+	more(100)
+	p, _ = process(t, l, backends)
+	more(100)
+	if n := repeated(t, l.Client); n > 0 {
+		t.Errorf("%d SYNs were lost while a process ended and the next one began", n)
+	}
 	p.Stop(syscall.SIGKILL)
 	for range 20 {
 		c, err := dial(900 * time.Millisecond) // less than a second SYN takes
@@ -137,6 +159,7 @@ func TestCrash(t *testing.T) {
 	}
 	open.Echoes()
 	more(100)
+	t.Logf("%d SYNs were lost with the process that was killed", repeated(t, l.Client))
 	p, line := process(t, l, backends)
 	more(100)
 	open.Echoes()

@@ -284,8 +284,13 @@ func appendHeader(b []byte, kind, flags, queue uint16, attrs int) []byte {
 	return binary.BigEndian.AppendUint16(b, queue)
 }
 
+// close has the kernel keep no more packets, decides those that there are, and ends.
 func (q *queue) close() error {
-	err := q.file.SetReadDeadline(time.Unix(0, 1)) // in the past
+	none := nfnl.Attr(nil, configLength, make([]byte, 4))
+	msg := append(appendHeader(nil, msgConfig, unix.NLM_F_REQUEST, q.number, len(none)), none...)
+	var full error
+	err := q.conn.Control(func(fd uintptr) { _, full = unix.Write(int(fd), msg) })
+	err = errors.Join(err, full, q.file.SetReadDeadline(time.Unix(0, 1))) // in the past
 	<-q.ended
 	return errors.Join(err, q.errno, q.file.Close())
 }
