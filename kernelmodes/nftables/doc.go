@@ -33,8 +33,8 @@
 // forwarded to endpoints. Packets that belong to no flow are not dropped; where routes are
 // asymmetric, set nf_conntrack_tcp_be_liberal (--conntrack-tcp-be-liberal).
 //
-// With Ask the first packet of a flow goes to a queue before nat, and a chain svc begins with a map of what a process has
-// put into its mark (ask_linux.go).
+// With Ask the first packet of a flow goes to a queue before nat, and a chain svc begins with a map
+// of what a process has put into its mark (ask_linux.go).
 //
 // No socket is opened for a node port here. The caller may hold one, which serves 127.0.0.1 and
 // ::1: what comes by loopback is left to it.

@@ -32,8 +32,8 @@ type Engine struct {
 }
 
 // Ask says how a process is asked about each new flow to a Service: its first packet goes to a queue (see
-// internal/netfilter/nfqueue), and comes out with [Engine.Number] of the endpoint in its mark. With a mark of no endpoint,
-// or if no process listens, it goes the way that it would without.
+// internal/netfilter/nfqueue), and comes out with [Engine.Number] of the endpoint in its mark. With a mark of no
+// endpoint, or if no process listens, it goes the way that it would without.
 type Ask struct {
 	// First is the first one of Count queues, of which each core uses one. Count 0: the kernel chooses.
 	First, Count uint16

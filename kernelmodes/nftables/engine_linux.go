@@ -72,7 +72,8 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 		return err
 	}
 	if e.content == nil {
-		e.content = newContent(&nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
+		t := &nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}
+		e.content = newContent(t, s)
 		e.content.endpoints = &e.endpoints
 		changed = nil
 		for _, x := range services {

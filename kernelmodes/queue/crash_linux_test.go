@@ -89,8 +89,8 @@ func repeated(t *testing.T, h *testbed.Host) (n int) {
 	return n
 }
 
-// TestCrash: when a process ends under load no SYN is lost; when the process is killed under load, open connections go on, new ones are served by the kernel's own
-// choice at once, and the next process takes over. No client is refused at any time.
+// TestCrash: when a process ends under load no SYN is lost. When it is killed open connections go on, new ones are
+// served by the kernel's own choice at once, and the next process takes over. No client is refused at any time.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 3}, func(int) lab.Engine { return new(nftables.Engine) })

@@ -68,9 +68,9 @@ type queue struct {
 	verdicts []byte
 	errno    error // of the last read or write
 
-	// flows are those decided lately, by what hash says, and drained counts when the socket was found empty. What is sent
-	// before the verdict on the first packet of its flow is a first packet as well; it was read by the second time that
-	// the socket is empty.
+	// flows are those decided lately, by what hash says, and drained counts when the socket was found empty. What is
+	// sent before the verdict on the first packet of its flow is a first packet as well; it was read by the second time
+	// that the socket is empty.
 	flows   [256]flow
 	drained uint64
 
