@@ -257,21 +257,25 @@ func TestCannotFollow(t *testing.T) {
 // brokenVar has this program log to its standard output and end.
 const brokenVar = "ACCESSLOG_TEST_BROKEN"
 
+func TestMain(m *testing.M) {
+	if os.Getenv(brokenVar) == "" {
+		os.Exit(m.Run())
+	}
+	l, err := Open(Stdout, JSON, 1, os.Stdout, func(error) {})
+	if err != nil {
+		os.Exit(1)
+	}
+	l.mu.Lock()
+	e := sample
+	e.Loop = 0
+	l.Add(&e)
+	time.AfterFunc(closeTimeout/4, l.mu.Unlock) // when Close waits
+	_ = l.Close()
+	os.Exit(7)
+}
+
 // TestBrokenStdout: who reads standard output may end, also at the end of this program, which goes on.
 func TestBrokenStdout(t *testing.T) {
-	if os.Getenv(brokenVar) != "" {
-		l, err := Open(Stdout, JSON, 1, os.Stdout, func(error) {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.mu.Lock()
-		e := sample
-		e.Loop = 0
-		l.Add(&e)
-		time.AfterFunc(closeTimeout/4, l.mu.Unlock) // when Close waits
-		_ = l.Close()
-		os.Exit(7)
-	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

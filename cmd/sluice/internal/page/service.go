@@ -141,7 +141,8 @@ func portLabel(id *api.ID) string {
 
 // classes of the states of endpoints.
 var classes = map[string]string{api.Ready: "well", api.NotReady: "off", api.Terminating: "partial",
-	api.Ejected: "failing", api.CheckFailing: "failing", api.Maintenance: "off", api.Drained: "off", api.Loop: "failing", api.Gone: "off"}
+	api.Ejected: "failing", api.CheckFailing: "failing", api.Maintenance: "off", api.Drained: "off",
+	api.Loop: "failing", api.Gone: "off"}
 
 // list makes the table of endpoints.
 func (s *servicePage) list(p *pages, of, q url.Values) error {
