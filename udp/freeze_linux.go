@@ -41,7 +41,7 @@ type Frozen struct {
 	Attempts int // how many
 	LastSize int // of the datagram sent last, bytes
 
-	Life    time.Duration // since the first datagram
+	Born    int64         // when its first datagram came, on the clock of eventloop.Now
 	In, Out uint64        // bytes that were passed on
 	Idle    time.Duration // since the last datagram
 	Leaving time.Duration // until it is gone, if it is leaving its backend; else 0
@@ -127,7 +127,7 @@ func (f *flow) freeze(now int64) Frozen {
 		Client: f.key.client, Scope: f.key.scope, Local: f.key.local,
 		Service: f.choice.Service(), Addr: f.choice.Backend(),
 		Attempts: f.attempts, LastSize: f.lastSize, Header: f.header,
-		Life:    time.Duration(now - f.born),
+		Born:    f.born,
 		Idle:    time.Duration(now - f.active),
 		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
 		Answered: f.replied, Known: f.standing == known, Settled: f.followed == settling,
@@ -217,7 +217,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		ln:       ln,
 		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},
 		attempts: from.Attempts,
-		born:     now - int64(from.Life),
+		born:     from.Born,
 		active:   now - int64(from.Idle),
 		meter:    lb.ResumeMeter(from.In, from.Out),
 		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},

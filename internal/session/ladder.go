@@ -217,8 +217,8 @@ func Shortage(err error) bool {
 
 // Kept is what a hand-over says of a connection: for who looks at it, and for the policies of its Service.
 type Kept struct {
-	Life    time.Duration // since it was accepted
-	In, Out uint64        // bytes that were passed on
+	Born    int64  `json:"-"` // when it was accepted, on the clock of eventloop.Now, which crosses apart
+	In, Out uint64 // bytes that were passed on
 
 	Age    time.Duration // since its backend has answered
 	Idle   time.Duration // since bytes were last found to have moved

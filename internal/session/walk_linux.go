@@ -184,7 +184,7 @@ func (sh *Shard[C]) reset(c C, count *atomic.Uint64, end lb.End) {
 // FreezeKept returns what another process needs to keep the policies of c.
 func (sh *Shard[C]) FreezeKept(c C) Kept {
 	conn, now := c.Base(), eventloop.Now()
-	k := Kept{Life: conn.born.Age(now)}
+	k := Kept{Born: now - int64(conn.born.Age(now))}
 	k.In, k.Out = conn.Meter.Total()
 	if conn.dial != nil {
 		return k
@@ -203,7 +203,7 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 // thawKept goes on with what another process has frozen.
 func (sh *Shard[C]) thawKept(c C, k Kept) {
 	conn, now := c.Base(), eventloop.Now()
-	conn.born, conn.Meter = look.At(now-int64(k.Life)), lb.ResumeMeter(k.In, k.Out)
+	conn.born, conn.Meter = look.At(k.Born), lb.ResumeMeter(k.In, k.Out)
 	if k.Age > 0 {
 		sh.walk.setAge(c, age{now - int64(k.Age), now - int64(k.Idle), conn.Meter, k.Chance})
 	}

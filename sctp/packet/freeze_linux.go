@@ -62,7 +62,7 @@ func (a *assoc) freeze(now int64) engine.Frozen {
 		p.Waiting = time.Duration(max(now-h.since, 1))
 	}
 	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
-		Kept: session.Kept{Life: time.Duration(now - a.born)}, Left: a.sh.loop.Left(&a.timer), Packets: p}
+		Kept: session.Kept{Born: a.born}, Left: a.sh.loop.Left(&a.timer), Packets: p}
 	f.Kept.In, f.Kept.Out = a.meter.Total()
 	if d := a.dial; d != nil {
 		f.Dial = &engine.Dialling{Init: d.init, Dialling: d.Freeze()}
@@ -138,7 +138,7 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
 		return nil // not a state that Freeze returns
 	}
-	a := &assoc{sh: sh, born: now - int64(f.Kept.Life), active: now - int64(f.Idle), tags: p.Tags,
+	a := &assoc{sh: sh, born: f.Kept.Born, active: now - int64(f.Idle), tags: p.Tags,
 		phase: phase(p.Phase), counted: p.Counted, meter: lb.ResumeMeter(f.Kept.In, f.Kept.Out)}
 	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}

@@ -194,7 +194,7 @@ func (c *codec) conn(f *tcp.Frozen) {
 	c.bytes(&f.ToBackend.Waiting)
 	number(c, &f.Header)
 	c.bytes(&f.ToClient.Waiting)
-	number(c, &f.Kept.Life)
+	c.hostTime(&f.Kept.Born)
 	number(c, &f.Kept.In)
 	number(c, &f.Kept.Out)
 	number(c, &f.Kept.Age)
@@ -240,7 +240,7 @@ func (c *codec) flow(f *udp.Frozen) {
 	list(c, &f.Tried, c.addrPort)
 	number(c, &f.Attempts)
 	number(c, &f.LastSize)
-	number(c, &f.Life)
+	c.hostTime(&f.Born)
 	number(c, &f.In)
 	number(c, &f.Out)
 	number(c, &f.Idle)
@@ -266,6 +266,7 @@ func (c *codec) assoc(f *sctp.Frozen) {
 			c.fail(errors.New("an SCTP association of no engine"))
 		}
 	}
+	c.hostTime(&f.Kept.Born)
 	if f.Sockets != nil {
 		c.fd(&f.Sockets.Client)
 		c.fdOrNone(&f.Sockets.Backend)
