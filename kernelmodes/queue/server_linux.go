@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
@@ -66,14 +64,11 @@ func (s *Server) Stats() Stats {
 // Close answers what has come, and ends. From then on the kernel chooses.
 func (s *Server) Close() error { return s.queues.Close() }
 
-// protocols by their numbers.
-var protocols = [256]lb.Protocol{unix.IPPROTO_TCP: lb.TCP, unix.IPPROTO_UDP: lb.UDP, unix.IPPROTO_SCTP: lb.SCTP}
-
 // decide chooses for one flow. It allocates nothing.
 func (s *Server) decide(p *nfqueue.Packet) uint32 {
 	ipv6 := p.Asked.Addr().Is6()
 	f := lb.Flow{
-		Frontend: lb.Frontend{Protocol: protocols[p.Protocol], Addr: p.Asked},
+		Frontend: lb.Frontend{Protocol: netfilter.ProtocolOf(p.Protocol), Addr: p.Asked},
 		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(),
 	}
 	choice, err := s.Balancer.Pick(f)
