@@ -17,10 +17,7 @@ import (
 )
 
 const (
-	// queued is how many lines of a loop wait at the most.
-	queued = 1024
-
-	// chunk is how many bytes are written at once, and at the latest when no line waits.
+	// chunk is how many bytes are written at once, and fewer when no line waits.
 	chunk = 64 << 10
 
 	// reopenEvery is how often it is looked whether the file was renamed or removed.
@@ -61,18 +58,6 @@ type Log struct {
 	failing bool  // the last write has failed, which is reported once
 }
 
-// queue has what a loop has ended.
-type queue struct {
-	once sync.Once
-	c    chan entry
-}
-
-// entry is what has ended, and when.
-type entry struct {
-	look.Ended
-	at time.Time
-}
-
 // Open returns a log that is written to a file, or to standard output, of so many loops, which may add at the same
 // time; what the kernel forwards is added as if by another one. failed gets errors of writing, the first of
 // those that follow each other.
@@ -109,12 +94,10 @@ func (l *Log) Add(e *look.Ended) {
 		}
 	}
 	q.once.Do(func() {
-		q.c = make(chan entry, queued)
-		l.wg.Go(func() { l.serve(q.c) })
+		q.start()
+		l.wg.Go(func() { l.serve(q) })
 	})
-	select {
-	case q.c <- entry{*e, at}:
-	default:
+	if !q.add(e, at) {
 		l.dropped.Add(1)
 	}
 }
@@ -123,7 +106,7 @@ func (l *Log) Add(e *look.Ended) {
 func (l *Log) Stats() (written, dropped uint64) { return l.written.Load(), l.dropped.Load() }
 
 // serve writes the lines of a loop.
-func (l *Log) serve(c <-chan entry) {
+func (l *Log) serve(q *queue) {
 	b := make([]byte, 0, chunk+4<<10)
 	lines := uint64(0)
 	flush := func() {
@@ -136,27 +119,24 @@ func (l *Log) serve(c <-chan entry) {
 			flush()
 		}
 	}
-	for {
+	await := func(d <-chan time.Time) (ended bool) {
 		select {
-		case e := <-c:
-			add(&e)
-			continue
-		default:
-		}
-		if lines > 0 {
-			flush()
-		}
-		select {
-		case e := <-c:
-			add(&e)
+		case <-q.wake:
+		case <-d:
 		case <-l.ended:
-			for len(c) > 0 { // the loops have ended
-				e := <-c
-				add(&e)
-			}
-			flush()
-			return
+			return true
 		}
+		return false
+	}
+	timer := time.NewTimer(gather)
+	defer timer.Stop()
+	for ended := false; !ended; {
+		if ended = await(nil); !ended {
+			timer.Reset(gather)
+			ended = await(timer.C)
+		}
+		q.take(add)
+		flush()
 	}
 }
 
