@@ -3,8 +3,6 @@ package tcp
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
@@ -35,7 +33,7 @@ func (c *conn) Describe(i *look.Info) {
 	if !i.Asked.IsValid() { // it has not been steered
 		i.Asked, _ = socket.Local(fd)
 	}
-	t, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	t, err := socket.TCP(fd)
 	if err != nil {
 		return
 	}

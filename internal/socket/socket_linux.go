@@ -201,6 +201,17 @@ func Failed(fd int) error {
 	return err
 }
 
+// TCP returns what TCP has measured of a connection (TCP_INFO, tcp(7)). x/sys puts it on the heap.
+func TCP(fd int) (info unix.TCPInfo, err error) {
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		err = errno
+	}
+	return info, err
+}
+
 // Recv reads from a connected socket into p, which must not be empty (recv(2)).
 // 0 means that the peer has ended its stream.
 func Recv(fd int, p []byte) (int, error) { return transfer(unix.SYS_RECVFROM, fd, p, 0) }

@@ -119,7 +119,8 @@ func TestNoAllocation(t *testing.T) {
 		_, _, _ = Accept(listener)
 		_ = Connect(client, peer)
 		_, _ = Local(fd)
+		_, _ = TCP(fd)
 	}); n != 0 {
-		t.Errorf("Accept, Connect and Local allocate %v times a run, want 0", n)
+		t.Errorf("Accept, Connect, Local and TCP allocate %v times a run, want 0", n)
 	}
 }
