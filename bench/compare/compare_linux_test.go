@@ -83,15 +83,15 @@ func TestPlans(t *testing.T) {
 		}
 	}
 	also := options{workloads: "short", systems: "nginx"}
-	for _, value := range []string{"old", "=" + os.Args[0], "nginx=" + os.Args[0], "old=/nowhere/sluice"} {
+	for _, value := range []string{"old", "=" + os.Args[0], "nginx=" + os.Args[0], "old=", "old=/nowhere/sluice"} {
 		if also.addBuild(value) == nil {
 			t.Errorf("-also %s was taken", value)
 		}
 	}
-	if err := also.addBuild("old=" + os.Args[0]); err != nil || also.addBuild("old="+os.Args[0]) == nil {
+	if err := also.addBuild("old=" + os.Args[0] + " --access-log all"); err != nil || also.addBuild("old="+os.Args[0]) == nil {
 		t.Errorf("a further build: %v, and twice: none", err)
 	}
-	if p, _, err := also.plan(); err != nil || p.systems[len(p.systems)-1].name != "old" {
+	if p, _, err := also.plan(); err != nil || p.systems[len(p.systems)-1].name != "old" || len(also.also[0].flags) != 2 {
 		t.Errorf("a further build is not measured: %v", err)
 	}
 	for _, wrong := range []options{{workloads: "nothing"}, {workloads: "["}, {systems: "["}, {rounds: -1}, {duration: time.Millisecond}, {rounds: 2000}} {

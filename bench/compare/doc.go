@@ -7,6 +7,7 @@
 //	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes
 //	go run ./bench/compare -list
 //	go run ./bench/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice
+//	go run ./bench/compare -workloads short -systems sluice -also 'log=bin/sluice --access-log all'
 //	go run ./bench/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
 //
 // What makes the figures comparable:

@@ -36,7 +36,8 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "`PATH` of the program to measure")
-	flag.Func("also", "`NAME=PATH` of another build of Sluice to measure beside it; may be repeated", o.addBuild)
+	flag.Func("also", "`NAME=PATH` of another build of Sluice to measure beside it, or of one with other flags: "+
+		"NAME='PATH FLAG…'; may be repeated", o.addBuild)
 	flag.StringVar(&o.workloads, "workloads", "",
 		"comma-separated `PATTERNS` of workloads, such as rr-*; all by default")
 	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is "+
@@ -204,23 +205,25 @@ func (o options) plan() (p plan, missing []string, err error) {
 
 // addBuild takes the value of -also.
 func (o *options) addBuild(value string) error {
-	name, path, ok := strings.Cut(value, "=")
-	if !ok || name == "" {
-		return errors.New("want NAME=PATH")
+	name, rest, ok := strings.Cut(value, "=")
+	command := strings.Fields(rest)
+	if !ok || name == "" || len(command) == 0 {
+		return errors.New("want NAME=PATH, or NAME='PATH FLAG…'")
 	}
 	if slices.ContainsFunc(slices.Concat(systems, o.also), func(s system) bool { return s.name == name }) {
 		return fmt.Errorf("there is a system %q already", name)
 	}
-	path, err := filepath.Abs(path)
+	path, err := filepath.Abs(command[0])
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
-	o.also = append(o.also, system{name: name, build: path, balances: true, say: []string{path, "--version"},
+	o.also = append(o.also, system{name: name, build: path, flags: command[1:], balances: true,
+		say: []string{path, "--version"},
 		start: func(ctx context.Context, l *lab) (*running, error) {
-			return startSluice(ctx, l, name, path)
+			return startSluice(ctx, l, name, path, command[1:]...)
 		}})
 	return nil
 }

@@ -163,7 +163,8 @@ func (t *twin) connect(ctx context.Context) error {
 
 // load starts the build with many Services, and makes the changes of that workload.
 func (t *twin) load(ctx context.Context, w pairedWorkload) (err error) {
-	s := &scaled{lab: t.lab, protocol: "TCP", services: w.services, port: t.services[0].target}
+	s := &scaled{lab: t.lab, protocol: "TCP", services: w.services, port: t.services[0].target,
+		flags: t.flags}
 	if t.running, _, err = s.start(ctx); err != nil {
 		return err
 	}

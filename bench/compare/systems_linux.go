@@ -20,10 +20,11 @@ import (
 // system is one of those that are compared.
 type system struct {
 	name    string
-	needs   string // the program it is; empty for what is always there
-	build   string // the path, if it is another build of Sluice
-	speaks  string // protocols; empty for all
-	ceiling bool   // no proxy, but what one could reach at best
+	needs   string   // the program it is; empty for what is always there
+	build   string   // the path, if it is another build of Sluice
+	flags   []string // of it
+	speaks  string   // protocols; empty for all
+	ceiling bool     // no proxy, but what one could reach at best
 
 	balances bool // by several algorithms
 	start    func(context.Context, *lab) (*running, error)
@@ -108,7 +109,7 @@ func startOurs(ctx context.Context, l *lab) (*running, error) {
 	return startSluice(ctx, l, report.Ours, l.sluice)
 }
 
-func startSluice(ctx context.Context, l *lab, name, path string) (*running, error) {
+func startSluice(ctx context.Context, l *lab, name, path string, flags ...string) (*running, error) {
 	dir := filepath.Join(l.dir, "manifests")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func startSluice(ctx context.Context, l *lab, name, path string) (*running, erro
 	if err := testbed.WriteManifest(dir, "services.yaml", manifests(l.services)); err != nil {
 		return nil, err
 	}
-	return l.sluiceWith(ctx, name, path, dir)
+	return l.sluiceWith(ctx, name, path, dir, flags...)
 }
 
 // sluiceWith starts the build of Sluice at path with a folder of manifests and waits
