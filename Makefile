@@ -170,16 +170,13 @@ test: ## run every test
 # What the tests against an API server run.
 SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
-# These programs are compiled in the time that other tests leave idle (SCHED_IDLE): without
-# anything in Go's build cache that takes seven minutes of a core.
-test-all:
-	.ci/beside chrt --idle 0 $(MAKE) systems -- $(MAKE) test-packages
-	$(MAKE) test-whole
+# The programs that the API server consists of are compiled, and the VM computes, in the time that other tests
+# leave idle (SCHED_IDLE): without anything in Go's build cache they take seven minutes of a core, and the VM
+# half an hour of one. Its clock is its own, and it does not take a processor from who counts milliseconds.
+test-all: bench-deps
+	.ci/beside chrt --idle 0 $(MAKE) systems test-vm -- $(MAKE) test-packages test-whole
 
-# The whole program and the API server wait for most of their time, in which the VM computes: its
-# clock is its own, and it does not take a processor from who counts milliseconds.
-test-whole:
-	.ci/beside chrt --idle 0 $(MAKE) test-vm -- $(MAKE) test-program e2e test-wine
+test-whole: test-program e2e test-wine
 
 test-packages: bench-deps ## run the tests of single packages
 	$(COMPILE) ./... >/dev/null
@@ -217,18 +214,18 @@ bin/kustomize/%/kustomize:
 	GOBIN=$(CURDIR)/$(@D) go install $(filter %$*,$(KUSTOMIZE))
 
 # Two machines at a time: each has one processor, and a clock of its own where it is interpreted,
-# so that no test there sees how busy this machine is.
+# so that no test there sees how busy this machine is: what is left to them may be little, for long.
 test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	go build -o bin/vm ./bench/vm
 	.ci/beside $(MAKE) test-vm-program -- $(MAKE) test-vm-packages
 
 test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
-	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect/addresses,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
-	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
+	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect/addresses,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestAddress')
+	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 40m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
 	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice/internal/e2e \
-		./cmd/sluice/internal/e2e/handover,-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 15m -run '$(VM_TESTS)')
+		./cmd/sluice/internal/e2e/handover,-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 40m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
@@ -263,12 +260,11 @@ cross: ## compile everything for linux/arm64 and windows/amd64
 	GOOS=windows GOARCH=amd64 go build ./...
 	GOOS=windows GOARCH=amd64 $(PROGRAM) bin/sluice.exe ./cmd/sluice
 
-# What is compiled and not run is compiled in the time that tests leave idle, as in test-all.
-verify: ## run all that CI runs
+# What is compiled and not run, and what the VM runs, has the time that tests leave idle, as in test-all.
+verify: bench-deps ## run all that CI runs
 	@rm -rf $(RUNS)
 	$(MAKE) lint
-	.ci/beside chrt --idle 0 $(MAKE) cross systems -- $(MAKE) race demo test-packages
-	$(MAKE) test-whole
+	.ci/beside chrt --idle 0 $(MAKE) cross systems test-vm -- $(MAKE) race demo test-packages test-whole
 	@.ci/summary $(RUNS)
 
 clean: ## remove what was built
