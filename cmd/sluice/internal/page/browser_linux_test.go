@@ -293,7 +293,7 @@ func TestBrowser(t *testing.T) {
 		}
 	}
 	b.open(w.url + "/")
-	if rows := b.js(`document.querySelectorAll("tbody tr").length`); rows != "100" {
+	if rows := b.js(`document.querySelectorAll("tbody tr").length`); rows != "50" {
 		t.Errorf("the table has %s rows", rows)
 	}
 	// A link keeps the focus while what is around it changes.

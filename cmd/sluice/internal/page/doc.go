@@ -6,7 +6,7 @@
 // and from here, without inline styles and scripts. Names are what objects say; writer.put escapes them, and its type
 // literal keeps them from being anything else than text.
 //
-// A page has at most 100 rows. Of 10,000 Services it costs what a look at all their counters and a sort cost, and that
+// A page has at most 50 rows. Of 10,000 Services it costs what a look at all their counters and a sort cost, and that
 // once a second however many ask.
 //
 // Goroutines: none; who serves the handler has them.

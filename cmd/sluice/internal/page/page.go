@@ -20,7 +20,7 @@ import (
 var assetFiles embed.FS
 
 // rows is how many rows a table has at most.
-const rows = 100
+const rows = 50
 
 // pages makes pages of sources.
 type pages struct {

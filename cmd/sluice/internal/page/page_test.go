@@ -72,7 +72,7 @@ func TestOverview(t *testing.T) {
 	expect(t, "the first page", text(page), "node-1 · v1.4.0", "Open 5,187 TCP 5,123 UDP 64",
 		"Path userspace steered by nftables",
 		"10,374 of 1,048,576", "Hand-overs 2 last 6 min ago serving for 2 d 2 h", "heard 2 min ago", "1,234 in all",
-		"NoEndpoints shop/checkout none is ready", "all 306 down 1 failing 1 partial 1 ok 303", "1 to 100 of 306",
+		"NoEndpoints shop/checkout none is ready", "all 306 down 1 failing 1 partial 1 ok 303", "1 to 50 of 306",
 		"down shop/checkout 10.96.0.13:80 userspace 0 / 0 0 0 0 0 0 22 +0.",
 		"partial shop/cart 10.96.0.11:80 userspace 3 / 4",
 		"shop/payments 10.96.0.14:80 userspace not as requested 3 / 3")
@@ -93,17 +93,17 @@ func TestQuery(t *testing.T) {
 		first string
 		more  string
 	}{
-		{"/?page=2", 100, "", "101 to 200 of 306"}, {"/?page=4", 6, "", "301 to 306 of 306"},
-		{"/?page=99", 6, "", "301 to 306 of 306"}, {"/?page=-1", 100, "shop/checkout", "1 to 100"},
+		{"/?page=2", rows, "", "51 to 100 of 306"}, {"/?page=7", 6, "", "301 to 306 of 306"},
+		{"/?page=99", 6, "", "301 to 306 of 306"}, {"/?page=-1", rows, "shop/checkout", "1 to 50"},
 		{"/?q=TEAM-07", 8, "team-07/service-00007", "1 to 8 of 8"}, {"/?q=service+00123", 1, "team-03/service-00123",
 			""},
 		{"/?q=10.96.0.10", 1, "default/web", ""}, {"/?q=10.96.0.12:53", 1, "kube-system/kube-dns", ""},
 		{"/?q=10.244.11.4", 1, "shop/cart", "shop/cart"}, {"/?q=198.51.100.80", 1, "default/web", ""},
 		{"/?q=nothing", 0, "", "No Service is found."}, {"/?state=down", 1, "shop/checkout", ""},
 		{"/?state=partial&q=shop", 1, "shop/cart", ""}, {"/?state=failing", 1, "shop/payments", ""},
-		{"/?sort=name", 100, "default/web", ""}, {"/?sort=open", 100, "default/web", ""},
-		{"/?sort=failures", 100, "shop/payments", ""}, {"/?sort=refused", 100, "shop/checkout", ""},
-		{"/?sort=rate", 100, "default/web", ""}, {"/?sort=out", 100, "default/web", ""}, {"/?sort=%3Cb%3E", 100,
+		{"/?sort=name", rows, "default/web", ""}, {"/?sort=open", rows, "default/web", ""},
+		{"/?sort=failures", rows, "shop/payments", ""}, {"/?sort=refused", rows, "shop/checkout", ""},
+		{"/?sort=rate", rows, "default/web", ""}, {"/?sort=out", rows, "default/web", ""}, {"/?sort=%3Cb%3E", rows,
 			"shop/checkout", ""},
 	} {
 		page := w.page(t, x.path)
@@ -167,8 +167,8 @@ func TestEvents(t *testing.T) {
 	for i := range 1500 {
 		w.Journal.Remember(api.Event{Reason: "Test", Note: fmt.Sprint("number ", i)})
 	}
-	expect(t, "many events", text(w.page(t, "/events")), "number 1499", "1 to 100 of 1,000")
-	expect(t, "the last page", text(w.page(t, "/events?page=10&q=test")), "number 500", "901 to 1,000 of 1,000",
+	expect(t, "many events", text(w.page(t, "/events")), "number 1499", "1 to 50 of 1,000")
+	expect(t, "the last page", text(w.page(t, "/events?page=20&q=test")), "number 500", "951 to 1,000 of 1,000",
 		"Previous")
 }
 
