@@ -138,6 +138,20 @@ type Stats struct {
 // Stats counts.
 func (e *Engine) Stats() Stats { return e.stats() }
 
+// Counts are the kernel's own of what a virtual server, or one of its real servers, has had since the kernel has it.
+// Bytes have the headers of IP. Connections and packets have 32 bits.
+type Counts struct {
+	Connections           uint64 // and flows of UDP
+	PacketsIn, PacketsOut uint64
+	BytesIn, BytesOut     uint64
+}
+
+// ReadCounts passes the counts of each virtual server of ours that has had connections to visit, with a frontend of its
+// Service, and those of the real servers that it has now. It needs no Engine, and any goroutine may call it.
+func ReadCounts(ipv6 bool, visit func(of lb.Frontend, all Counts, each map[netip.AddrPort]Counts)) error {
+	return counts(ipv6, visit)
+}
+
 // RemoveOthers removes the virtual servers of a family that no engine has made, but for those
 // for marks and those in excluded, and returns how many. It may run beside engines.
 func RemoveOthers(ipv6 bool, excluded []netip.Prefix) (int, error) {

@@ -34,3 +34,5 @@ func present(context.Context) error { return errOther }
 func cleanup(context.Context) error { return errOther }
 
 func removeOthers(bool, []netip.Prefix) (int, error) { return 0, errOther }
+
+func counts(bool, func(lb.Frontend, Counts, map[netip.AddrPort]Counts)) error { return errOther }

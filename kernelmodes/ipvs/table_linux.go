@@ -111,11 +111,7 @@ func (t *table) read(ours func(key) bool) (map[key]*held, error) {
 	}
 	out := make(map[key]*held, len(all))
 	for _, s := range all {
-		k := key{mark: s.FWMark}
-		if k.mark == 0 {
-			ip, _ := netip.AddrFromSlice(s.Address)
-			k.Protocol, k.Addr = netfilter.ProtocolOf(uint8(s.Protocol)), netip.AddrPortFrom(ip, s.Port)
-		}
+		k := keyOf(s)
 		if s.AddressFamily != t.family() || !ours(k) {
 			continue
 		}

@@ -19,6 +19,8 @@ func deleteUnreplied(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
 	return 0, errors.ErrUnsupported
 }
 
+func deleteChosen(bool, func(*Entry) bool) (uint64, error) { return 0, errors.ErrUnsupported }
+
 func entries(bool, func(), func(*Entry)) error { return errors.ErrUnsupported }
 
 func (*Timeouts) read() error { return errors.ErrUnsupported }

@@ -17,3 +17,7 @@ import "net/netip"
 func DeleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 	return deleteUnreplied(ipv6, tcp, sctp)
 }
+
+// Delete deletes those entries of a family that are chosen, and returns their number. choose must not keep the entry.
+// Only what it chooses is held in memory. On other systems than Linux the error is errors.ErrUnsupported.
+func Delete(ipv6 bool, choose func(*Entry) bool) (uint64, error) { return deleteChosen(ipv6, choose) }

@@ -173,6 +173,26 @@ func (l lookup) list(ipv6 bool, choose func(Entry) bool) (chosen [][]byte, err e
 	return chosen, err
 }
 
+func deleteChosen(ipv6 bool, choose func(*Entry) bool) (uint64, error) {
+	var chosen [][]byte
+	e := new(Entry)
+	const get = nl.IPCTNL_MSG_CT_GET
+	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil,
+		func() { chosen = nil }, func(m nfnl.Value) {
+			if *e = parseEntry(m); choose(e) {
+				chosen = append(chosen, slices.Clone(m.Bytes))
+			}
+		})
+	if err != nil {
+		return 0, fmt.Errorf("list conntrack entries: %w", err)
+	}
+	n, err := deleteEntries(ipv6, chosen)
+	if err != nil {
+		err = fmt.Errorf("delete conntrack entries: %w", err)
+	}
+	return n, err
+}
+
 // deleteEntries returns how many it has deleted. One that cannot be does not keep the others.
 func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
 	failed := 0

@@ -4,17 +4,18 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 func (s *Sources) endpoints(q url.Values) (any, error) {
-	unhealthy := q.Has("unhealthy")
+	unhealthy, counts := q.Has("unhealthy"), s.counts()
 	return pageOf(s, q, func(to []Endpoint, v *lb.View, at, limit int) ([]Endpoint, int) {
 		for ; at < len(v.Stats.Backends); at++ {
 			if len(to) >= limit {
 				return to, at
 			}
-			if e := s.endpoint(v, at); !unhealthy || e.State != Ready {
+			if e := s.endpoint(v, at, counts[v.Stats.ID]); !unhealthy || e.State != Ready {
 				to = append(to, e)
 			}
 		}
@@ -31,17 +32,24 @@ func (s *Sources) Endpoints(of ID, limit int) (out []Endpoint) {
 		}
 	}
 	v, _ := s.LB.View(id)
+	counted := s.counts()[id]
 	for at := range v.Stats.Backends[:min(limit, len(v.Stats.Backends))] {
-		out = append(out, s.endpoint(&v, at))
+		out = append(out, s.endpoint(&v, at, counted))
 	}
 	return out
 }
 
-// endpoint says what there is of one endpoint, by its position in the statistics.
-func (s *Sources) endpoint(v *lb.View, at int) Endpoint {
+// endpoint says what there is of one endpoint, by its position in the statistics. counted is what the kernel has counted
+// of the service port; nil: nothing.
+func (s *Sources) endpoint(v *lb.View, at int, counted *kernelflows.Counted) Endpoint {
 	n := &v.Stats.Backends[at]
 	e := Endpoint{Service: idOf(v.Stats.ID), Address: n.Addr.String(), Eligible: n.Eligible, Weight: 1,
 		Counted: countedOf(n.Counts, n.InFlight), State: Gone, Reason: "no endpoint of the Service any more"}
+	if counted != nil {
+		one := counted.Endpoints[n.Addr]
+		one.Counted = counted.Counted
+		e.Kernel = inKernel(&one)
+	}
 	if at >= len(v.Service.Backends) {
 		return e
 	}

@@ -15,10 +15,11 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Sources are what resources are made of. All are needed.
+// Sources are what resources are made of. All are needed but the last.
 type Sources struct {
 	LB      *lb.Balancer
 	Now     func() int64 // the clock of lb.Flow
@@ -32,6 +33,7 @@ type Sources struct {
 	Settings []Setting
 	Status   func() Status
 	History  *history.Recorder
+	Kernel   func() kernelflows.Counts // nil: the kernel forwards nothing
 }
 
 // resources are what there is at /v1/NAME, with the parameters that each takes.

@@ -7,14 +7,37 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 func (s *Sources) services(q url.Values) (any, error) {
+	counts := s.counts()
 	return pageOf(s, q, func(to []Service, v *lb.View, _, _ int) ([]Service, int) {
-		return append(to, s.service(v)), 0
+		one := s.service(v)
+		if k := counts[v.Service.ID]; k != nil {
+			one.Kernel = inKernel(&k.Count)
+		}
+		return append(to, one), 0
 	})
+}
+
+// counts returns what is counted of what the kernel forwards.
+func (s *Sources) counts() kernelflows.Counts {
+	if s.Kernel == nil {
+		return nil
+	}
+	return s.Kernel()
+}
+
+func inKernel(n *kernelflows.Count) *InKernel {
+	k := &InKernel{Open: n.Open}
+	if n.Counted {
+		total, in, out := n.Total, n.In.Bytes, n.Out.Bytes
+		k.Total, k.BytesIn, k.BytesOut = &total, &in, &out
+	}
+	return k
 }
 
 // service says what there is of a service port.

@@ -103,13 +103,34 @@ type Open struct {
 }
 
 // Counted are sums of the Services that there are, since each came, through hand-overs. What the kernel forwards is not
-// counted.
+// in them, but in InKernel.
 type Counted struct {
 	Picks    uint64 `json:"picks"`    // endpoints chosen for connections and flows
 	Failures uint64 `json:"failures"` // of these, those that failed
 	Active   uint64 `json:"active"`   // now
 	BytesIn  uint64 `json:"bytesIn"`
 	BytesOut uint64 `json:"bytesOut"`
+}
+
+// InKernel is counted of what the kernel forwards, beside Counted: what is open by conntrack, the rest by ipvs, or by
+// conntrack with --conntrack-accounting. Bytes have the headers of IP. It may be a moment old.
+type InKernel struct {
+	Open     uint64  `json:"open"`            // connections and flows
+	Total    *uint64 `json:"total,omitempty"` // with those that have ended; none: they are not counted, as bytes are not
+	BytesIn  *uint64 `json:"bytesIn,omitempty"`
+	BytesOut *uint64 `json:"bytesOut,omitempty"`
+}
+
+// Plus returns what user space and the kernel have counted together. False: the kernel counts only what is open.
+func (c Counted) Plus(k *InKernel) (all Counted, whole bool) {
+	if k == nil {
+		return c, true
+	}
+	if c.Active += k.Open; k.Total == nil {
+		return c, false
+	}
+	c.Picks, c.BytesIn, c.BytesOut = c.Picks+*k.Total, c.BytesIn+*k.BytesIn, c.BytesOut+*k.BytesOut
+	return c, true
 }
 
 // Descriptors are file descriptors of connections and flows.
@@ -138,6 +159,7 @@ type Service struct {
 	Eligible  int       `json:"eligible"`           // of these, those that get new connections
 	Ejected   int       `json:"ejected,omitempty"`  // or whose check fails
 	Counted             // what is counted of it
+	Kernel    *InKernel `json:"kernel,omitempty"` // none: the kernel forwards nothing of it
 	Refused   Refused   `json:"refused"`
 	Held      uint64    `json:"held,omitempty"`   // clients that wait for an endpoint
 	Queued    uint64    `json:"queued,omitempty"` // clients that wait for room at an endpoint
@@ -213,6 +235,7 @@ type Endpoint struct {
 	Ejection *Ejection `json:"ejection,omitempty"`
 	Check    string    `json:"failingCheck,omitempty"` // why its active check fails
 	Counted
+	Kernel *InKernel `json:"kernel,omitempty"`
 }
 
 // Ejection says why an endpoint gets no new connections for a time.

@@ -22,8 +22,9 @@ func drain(v *view) *cobra.Command {
 		Long: "Keeps new connections from an endpoint, given as 10.0.0.1 for all its ports, as 10.0.0.1:8080\n" +
 			"or as [fd00::1]:80, or from all endpoints that run on a node, as their objects say. It holds on\n" +
 			"every data path, as a weight of 0 does, through hand-overs, until --undo or until Sluice is stopped.\n" +
-			"Connections that are open stay, or with --deadline are reset then; those that the kernel forwards\n" +
-			"stay in any case. Without an argument it lists what is drained.",
+			"Connections that are open stay, or with --deadline are reset then. Those that the kernel forwards end,\n" +
+			"too: their clients are reset when they send next, as the kernel cannot tell them before. Without an\n" +
+			"argument it lists what is drained.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				for _, flag := range []string{"service", "deadline", "undo", "force"} {

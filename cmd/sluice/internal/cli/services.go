@@ -17,8 +17,9 @@ func services(v *view) *cobra.Command {
 	return v.ofServices(&cobra.Command{Use: "services [NAME|NAMESPACE/NAME]", Aliases: []string{"service", "svc"},
 		Short: "List Services: addresses, data path, endpoints and counters of each port",
 		Long: "Lists the ports of Services, one row for each address family. ENDPOINTS are those that get new\n" +
-			"connections, of all. ACTIVE, PICKS, REFUSED, IN and OUT count what is forwarded in user space.\n" +
-			"PATH is the data path in effect, and the one requested if that is another.",
+			"connections, of all. ACTIVE, PICKS, IN and OUT count what user space and the kernel forward; - is what\n" +
+			"the kernel does not count: all but ACTIVE, unless it is ipvs or --conntrack-accounting is given. PATH is\n" +
+			"the data path in effect, and the one requested if that is another.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -38,15 +39,22 @@ func servicesTable(all []api.Service, wide bool) *table {
 		"POLICIES", "WHY"}}
 	for i := range all {
 		s := &all[i]
-		counted := []any{s.Active, s.Picks, s.Refused.Sum(), size(s.BytesIn), size(s.BytesOut)}
-		if s.Path.Effective != "userspace" && s.Picks == 0 {
-			counted = []any{"-", "-", "-", "-", "-"} // it is the kernel that knows
-		}
+		n := counters(s.Counted, s.Kernel)
+		counted := []any{n[0], n[1], s.Refused.Sum(), n[2], n[3]}
 		t.add(slices.Concat([]any{s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
 			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints)}, counted, []any{s.Family, s.Failures, s.Held, s.Queued,
 			s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path)})...)
 	}
 	return t
+}
+
+// counters are what is open, picks, and bytes from clients and to them, as far as they are counted.
+func counters(c api.Counted, k *api.InKernel) [4]any {
+	all, whole := c.Plus(k)
+	if !whole && c.Picks == 0 {
+		return [4]any{all.Active, "-", "-", "-"}
+	}
+	return [4]any{all.Active, all.Picks, size(all.BytesIn), size(all.BytesOut)}
 }
 
 // addresses are all of them, or the first.
@@ -97,7 +105,9 @@ func endpoints(v *view) *cobra.Command {
 		Short: "List endpoints: state, why they are ejected, and counters",
 		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
 			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or\n" +
-			"gone (no endpoint any more, with connections that are still open).",
+			"gone (no endpoint any more, with connections that are still open). ACTIVE, PICKS, IN and OUT count what\n" +
+			"user space and the kernel forward, as far as the kernel counts, as with sluice services; with -o wide\n" +
+			"IN KERNEL is how much of ACTIVE the kernel forwards.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -117,11 +127,15 @@ func endpoints(v *view) *cobra.Command {
 }
 
 func endpointsTable(all []api.Endpoint) *table {
-	t := &table{wide: 5, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ENDPOINT", "STATE", "ACTIVE",
-		"PICKS", "FAILED", "IN", "OUT", "REASON", "LOCAL", "WEIGHT", "HINTS", "EJECTED", "RETURNS"}}
+	t := &table{wide: 6, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ENDPOINT", "STATE", "ACTIVE",
+		"PICKS", "FAILED", "IN", "OUT", "REASON", "IN KERNEL", "LOCAL", "WEIGHT", "HINTS", "EJECTED", "RETURNS"}}
 	for i := range all {
 		e := &all[i]
-		reason, ejected, returns := "", "", ""
+		reason, ejected, returns, kernel := "", "", "", uint64(0)
+		n := counters(e.Counted, e.Kernel)
+		if e.Kernel != nil {
+			kernel = e.Kernel.Open
+		}
 		if e.State != api.Ready || !e.Eligible {
 			reason = e.Reason
 		}
@@ -129,9 +143,8 @@ func endpointsTable(all []api.Endpoint) *table {
 			ejected = fmt.Sprintf("%s ago", since(e.Ejection.Since))
 			returns = fmt.Sprintf("in %s", time.Until(e.Ejection.Until).Round(time.Second))
 		}
-		t.add(e.Service.Namespace, e.Service.Name, e.Service.Port, e.Service.Protocol, e.Address, e.State, e.Active,
-			e.Picks, e.Failures, size(e.BytesIn), size(e.BytesOut), reason, e.Local, e.Weight, hints(e), ejected,
-			returns)
+		t.add(e.Service.Namespace, e.Service.Name, e.Service.Port, e.Service.Protocol, e.Address, e.State, n[0], n[1],
+			e.Failures, n[2], n[3], reason, kernel, e.Local, e.Weight, hints(e), ejected, returns)
 	}
 	return t
 }

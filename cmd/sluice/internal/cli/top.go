@@ -121,6 +121,8 @@ func sample(ctx context.Context, c *api.Client, q url.Values) (map[api.ID]api.Se
 func ratesOf(before, now map[api.ID]api.Service, seconds float64, order func(*rates) float64) (out []rates) {
 	for id, s := range now {
 		was := before[id]
+		n, _ := s.Counted.Plus(s.Kernel)
+		then, _ := was.Counted.Plus(was.Kernel)
 		per := func(is, was uint64) float64 {
 			if is < was {
 				was = 0
@@ -134,10 +136,10 @@ func ratesOf(before, now map[api.ID]api.Service, seconds float64, order func(*ra
 		if id.Family == "IPv6" {
 			name += " (IPv6)"
 		}
-		out = append(out, rates{name: name, active: s.Active, eligible: s.Eligible, all: s.Endpoints,
-			picks: per(s.Picks, was.Picks), failures: per(s.Failures, was.Failures),
-			refused: per(s.Refused.Sum(), was.Refused.Sum()), in: per(s.BytesIn, was.BytesIn),
-			out: per(s.BytesOut, was.BytesOut)})
+		out = append(out, rates{name: name, active: n.Active, eligible: s.Eligible, all: s.Endpoints,
+			picks: per(n.Picks, then.Picks), failures: per(n.Failures, then.Failures),
+			refused: per(s.Refused.Sum(), was.Refused.Sum()), in: per(n.BytesIn, then.BytesIn),
+			out: per(n.BytesOut, then.BytesOut)})
 	}
 	slices.SortFunc(out, func(a, b rates) int {
 		return cmp.Or(cmp.Compare(order(&b), order(&a)), cmp.Compare(b.active, a.active),

@@ -248,8 +248,8 @@ func (s *settings) kernelGroups() []group {
 				"set nf_conntrack_tcp_be_liberal: TCP packets outside the window are not invalid"},
 			{"conntrack-accounting", "", &s.Kernel.Conntrack.Accounting,
 				"set nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets and bytes of what it " +
-					"forwards, and notes when it began and ended, for --access-log and sluice connections; false " +
-					"leaves both as they are"},
+					"forwards, and notes when it began and ended, for --access-log, sluice connections and what " +
+					"sluice services counts; false leaves both as they are"},
 		}},
 	}
 }

@@ -211,8 +211,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	d.data.lb.OnNeed = d.reports.need
 	d.checks = checks.New(d.data.lb)
-	d.kernel = kernelflows.New(kernelflows.Config{LB: d.data.lb, Choice: d.agent.Choice, InUse: d.inKernel,
-		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Problem: d.Log})
+	d.kernel = kernelflows.New(kernelflows.Config{LB: d.data.lb, Choice: d.agent.Choice, Now: eventloop.Now,
+		Uses:  func(p agent.Path) bool { return d.agent.Status().Paths[p] > 0 },
+		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Log: d.Log,
+		Accounting: c.Kernel.Conntrack.Accounting})
 	if err := d.serveWeb(); err != nil {
 		return err
 	}
@@ -322,7 +324,7 @@ func (d *daemon) keepTCPPort() {
 // state is what is handed over, or taken.
 func (d *daemon) state() *handover.State {
 	return &handover.State{Program: d.Version, Loops: d.data.loops, LB: d.data.lb,
-		TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp, Agent: d.agent, Journal: d.journal}
+		TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp, Agent: d.agent, Journal: d.journal, Kernel: d.kernel}
 }
 
 // inheritLock takes the instance lock of the process that everything was taken over from,

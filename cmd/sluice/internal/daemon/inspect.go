@@ -71,7 +71,7 @@ func (d *daemon) serveAPI() {
 	d.serving.Store(l.serving.UnixNano())
 	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
-		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel}, Loops: d.Config.DataPath.Loops,
+		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel}, Loops: d.Config.DataPath.Loops, Kernel: d.kernel.Counts,
 		Journal: d.journal, Settings: d.Config.Settings, Status: d.status, History: d.history}
 	d.showPage(sources)
 	path := d.Config.Process.APISocket
@@ -119,17 +119,6 @@ func (d *daemon) showPage(sources *api.Sources) {
 func netNS() string {
 	name, _ := os.Readlink("/proc/self/ns/net")
 	return name
-}
-
-// inKernel reports whether the kernel forwards any Service.
-func (d *daemon) inKernel() bool {
-	s := d.agent.Status()
-	for _, path := range agent.Paths() {
-		if path.InKernel() && s.Paths[path] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // status is what there is to say of the process.

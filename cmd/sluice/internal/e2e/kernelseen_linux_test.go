@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ type kernelSeen struct {
 	looker
 	log  accessLog
 	mode string
+	args []string
 }
 
 // open opens a connection to a Service.
@@ -62,7 +64,9 @@ func newKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 	l := lab.New(t, testbed.Config{Pods: 2})
 	l.Mode = mode
 	k := &kernelSeen{looker{l, filepath.Join(run, "api.sock")}, accessLog{l, filepath.Join(t.TempDir(), "access.log")},
-		mode}
+		mode, nil}
+	k.args = append([]string{"--handover-socket", filepath.Join(run, "handover.sock"), "--access-log", "all",
+		"--access-log-file", k.log.path}, args...)
 	testbed.Check(t, os.WriteFile(k.log.path, nil, 0o640))
 	l.Node.Run(t, "iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT") // loads it
 	for _, timeout := range []string{"tcp_timeout_time_wait", "tcp_timeout_close", "udp_timeout", "udp_timeout_stream"} {
@@ -80,8 +84,7 @@ func newKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
 	annotated("relayed", "10.96.0.75:80", "TCP", "sluice.io/data-path: userspace", 8080, l.Pods[0])
 	annotated("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0])
-	l.Start(append([]string{"--handover-socket", filepath.Join(run, "handover.sock"), "--access-log", "all",
-		"--access-log-file", k.log.path}, args...)...)
+	l.Start(k.args...)
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(k.socket); return err == nil })
 	return k
 }
@@ -96,6 +99,7 @@ func TestKernelSeen(t *testing.T) {
 			k := newKernelSeen(t, mode, "--conntrack-accounting")
 			k.listed()
 			k.ended()
+			k.counted()
 		})
 	}
 }
@@ -191,6 +195,63 @@ func (k *kernelSeen) ended() {
 	}
 }
 
+// counted compares what is counted with what clients have opened, and with the access log, also after a hand-over.
+func (k *kernelSeen) counted() {
+	k.T.Helper()
+	of := func(name string) (api.Service, api.Endpoint) {
+		k.T.Helper()
+		services := read[api.List[api.Service]](k.looker, "services", "default/"+name).Items
+		endpoints := read[api.List[api.Endpoint]](k.looker, "endpoints", "default/"+name).Items
+		if len(services) != 1 || len(endpoints) != 1 {
+			k.T.Fatalf("%s has %d ports and %d endpoints", name, len(services), len(endpoints))
+		}
+		return services[0], endpoints[0]
+	}
+	const before = 2 // to web, as listed and ended have opened
+	kept := []*testbed.Talker{k.open(lab.WebAddr), k.open(lab.WebAddr)}
+	for _, c := range kept {
+		c.Echoes()
+	}
+	same := func(when string, open, all uint64) {
+		k.T.Helper()
+		var in, out uint64
+		for _, line := range k.log.lines() {
+			if line.Service == "web" {
+				in, out = in+line.In, out+line.Out
+			}
+		}
+		for _, c := range read[api.List[api.Connection]](k.looker, "connections", "web", "-n", "default").Items {
+			in, out = in+*c.BytesIn, out+*c.BytesOut
+		}
+		k.Eventually("the counts are fresh "+when, func() bool { s, _ := of("web"); return s.Kernel.Open == open })
+		s, e := of("web")
+		for _, n := range []*api.InKernel{s.Kernel, e.Kernel} {
+			if *n.Total != all || *n.BytesIn != in || *n.BytesOut != out || s.Picks != 0 {
+				k.T.Errorf("%s %d open, %d in all, %d bytes in and %d out are counted; want %d, %d, %d and %d", when,
+					n.Open, *n.Total, *n.BytesIn, *n.BytesOut, open, all, in, out)
+			}
+		}
+		if got := k.run("services", "web", "-n", "default"); !strings.Contains(got, fmt.Sprintf(" %d        %d ", open, all)) {
+			k.T.Errorf("%s the table is\n%s", when, got)
+		}
+	}
+	same("with two open", 2, before+2)
+	process := k.Process
+	k.Launch(k.Command(append([]string{"--manifests", k.Dir, "--proxy-mode", k.mode}, k.args...)...))
+	<-process.Done()
+	k.Eventually("the successor answers", func() bool { return read[api.Status](k.looker, "status").HandOvers.Count == 1 })
+	same("after a hand-over", 2, before+2)
+	_ = kept[0].Conn.Close()
+	k.of(kept[0].Conn)
+	same("with one open", 1, before+2)
+	if s, _ := of("relayed"); s.Kernel != nil || s.Picks != 1 {
+		k.T.Errorf("the one in user space has %+v, and %+v in the kernel", s.Counted, s.Kernel)
+	}
+	if s, e := of("refuses"); s.Kernel.Open != 0 || *s.Kernel.Total != 1 || *e.Kernel.Total != 1 {
+		k.T.Errorf("the one that refuses has %+v, its endpoint %+v", s.Kernel, e.Kernel)
+	}
+}
+
 // TestKernelSeenUncounted: without accounting what is not known is left out.
 func TestKernelSeenUncounted(t *testing.T) {
 	t.Parallel()
@@ -201,6 +262,10 @@ func TestKernelSeenUncounted(t *testing.T) {
 	if len(all) != 1 || all[0].Path != k.mode || all[0].State != "established" || all[0].BytesIn != nil ||
 		all[0].Age != nil {
 		t.Errorf("it is listed as %+v", all)
+	}
+	services := read[api.List[api.Service]](k.looker, "services", "default/web").Items
+	if n := services[0].Kernel; n == nil || n.Open != 1 || n.Total != nil || n.BytesIn != nil {
+		t.Errorf("it is counted as %+v", n)
 	}
 	_ = web.Conn.Close()
 	k.expect("one", web.Conn, "--", func(e accessLine) bool {

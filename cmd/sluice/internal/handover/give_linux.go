@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/tcp"
@@ -43,8 +44,9 @@ type giver struct {
 	token     token
 	memory    map[lb.ID]string // as it was sent first
 	overShare []overShare
-	event     uint64 // the last that has been sent
-	since     int64  // clients that came before have been sent
+	event     uint64              // the last that has been sent
+	ended     []kernelflows.Ended // that has been sent
+	since     int64               // clients that came before have been sent
 	report    Report
 }
 
@@ -81,6 +83,7 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 	}
 	g.listeners.Resume()
 	g.Journal.Resume()
+	g.Kernel.Resume()
 	unpause()
 	return Report{}, err
 }
@@ -127,7 +130,7 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 		return err
 	}
 	all := g.counters()
-	all.OverShare, all.Events = g.overShare, g.Journal.Halt(g.event)
+	all.OverShare, all.Events, all.Ended = g.overShare, g.Journal.Halt(g.event), g.Kernel.Halt(g.ended)
 	if err := g.ch.sendJSON(still, countersMsg, all); err != nil {
 		return err
 	}
@@ -155,7 +158,8 @@ func (g *giver) sendSetup(ctx context.Context) (err error) {
 		Files: 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active),
 		Seed:  g.LB.Seed, Agent: g.Agent.State(),
 		TCP: g.TCP.Listening(), UDP: g.UDP.Listening(), SCTP: g.SCTP.Holding(), HTTP: g.listeners.list(),
-		Events: g.Journal.After(0, journal.Size)}
+		Events: g.Journal.After(0, journal.Size), Ended: g.Kernel.Ended()}
+	g.ended = s.Ended
 	if n := len(s.Events); n > 0 {
 		g.event = s.Events[n-1].Number
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -69,6 +70,7 @@ type setup struct {
 	SCTP    sctp.Holding
 	HTTP    []httpSocket
 	Events  []journal.Entry
+	Ended   []kernelflows.Ended
 }
 
 // httpSocket is a socket of Listeners.
@@ -104,7 +106,8 @@ type counters struct {
 	SCTP sctp.Stats
 
 	OverShare []overShare
-	Events    []journal.Entry // since setup
+	Events    []journal.Entry     // since setup
+	Ended     []kernelflows.Ended // in place of those of setup
 }
 
 // overShare is how often a Service has exceeded its share.

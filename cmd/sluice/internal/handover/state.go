@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -22,6 +23,7 @@ type State struct {
 	SCTP    *sctp.Server
 	Agent   *agent.Agent
 	Journal *journal.Journal
+	Kernel  *kernelflows.Flows // what the kernel forwards
 
 	// Patience is how long the other side may take for any step while all connections
 	// go on. 0: 20 s.

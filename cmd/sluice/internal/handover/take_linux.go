@@ -284,6 +284,7 @@ func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Repor
 	e.UDP.Restore(t.counts.UDP)
 	e.SCTP.Restore(t.counts.SCTP)
 	e.Journal.Seed(append(t.setup.Events, t.counts.Events...))
+	e.Kernel.Seed(append(t.setup.Ended, t.counts.Ended...))
 	l.Resume()
 	return r, errors.Join(errs...)
 }

@@ -8,15 +8,21 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// ended logs what an event says, if that is requested.
+// ended counts and logs what an event says, as far as that is requested.
 func (f *Flows) ended(event *conntrack.Event) {
 	e, h := &event.Entry, f.here.Load()
 	some, onlyErrors := f.LB.Policies(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}).Logs()
-	if !some {
+	if !some && !f.Accounting {
 		return
 	}
 	i, ok := f.info(e, h)
 	if !ok {
+		return
+	}
+	if f.Accounting {
+		f.gone(&i)
+	}
+	if !some {
 		return
 	}
 	out := look.Ended{Info: i, End: endOf(e), Wait: -1, Connect: -1, FirstByte: -1}

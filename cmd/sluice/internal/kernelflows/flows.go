@@ -21,13 +21,17 @@ const pause = time.Second
 
 // Config is what Flows are made of. All are needed.
 type Config struct {
-	LB      *lb.Balancer
-	Choice  func(lb.ID) (agent.Choice, bool)
-	InUse   func() bool // whether any Service is on a kernel path
-	Local   func() ([]netip.Addr, error)
-	Add     func(*look.Ended) // logs what has ended
-	Sample  int               // one of so many is logged that have ended as they should
-	Problem *zap.Logger
+	LB     *lb.Balancer
+	Choice func(lb.ID) (agent.Choice, bool)
+	Uses   func(agent.Path) bool // whether any Service is on a path
+	Now    func() int64          // the clock of lb.Drain
+	Local  func() ([]netip.Addr, error)
+	Add    func(*look.Ended) // logs what has ended
+	Sample int               // one of so many is logged that have ended as they should
+	Log    *zap.Logger
+
+	// Accounting says that the kernel counts packets and bytes, so that what has ended is counted, too.
+	Accounting bool
 }
 
 // Flows are what the kernel forwards. Make them by New.
@@ -43,6 +47,10 @@ type Flows struct {
 
 	looking sync.Mutex // guards the following
 	part    part
+
+	counts counting
+
+	drained int64 // the last time by which what was drained until then was ended; of the goroutine of Run
 }
 
 // here is what is needed of this node to read an entry.
@@ -51,12 +59,19 @@ type here struct {
 	timeouts conntrack.Timeouts
 }
 
-// New returns Flows, which log nothing until Run.
+// New returns Flows, which log and count nothing that ends until Run.
 func New(c Config) *Flows {
-	return &Flows{Config: c, changed: make(chan struct{}, 1)}
+	f := &Flows{Config: c, changed: make(chan struct{}, 1)}
+	f.counts.ended = make(Counts)
+	return f
 }
 
-// Changed has Run look again which Services are to be logged. It does not wait.
+// inUse reports whether any Service is on a kernel path.
+func (f *Flows) inUse() bool {
+	return slices.ContainsFunc(agent.Paths(), func(p agent.Path) bool { return p.InKernel() && f.Uses(p) })
+}
+
+// Changed has Run look again which Services are to be logged or counted. It does not wait.
 func (f *Flows) Changed() {
 	select {
 	case f.changed <- struct{}{}:
@@ -64,30 +79,43 @@ func (f *Flows) Changed() {
 	}
 }
 
-// Run logs what ends until ctx does.
+// Run logs and counts what ends, and ends what has been drained for long enough, until ctx does.
 func (f *Flows) Run(ctx context.Context) {
 	defer f.Close()
-	failing := false
-	for ctx.Err() == nil {
-		err := f.follow()
-		if err != nil && !failing {
-			f.Problem.Error("connections that the kernel forwards are not logged", zap.Error(err))
-		}
-		failing = err != nil
+	f.Changed()
+	var due <-chan time.Time
+	changed, failing, stuck := false, false, false
+	for {
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
-			select {
-			case <-ctx.Done():
-			case <-f.changed:
+			return
+		case <-f.changed:
+			changed = true
+		case <-due:
+			due = nil
+		}
+		err := f.endDrained(f.Now())
+		if err != nil && !stuck {
+			f.Log.Error("connections of drained endpoints that the kernel forwards are not ended, retrying",
+				zap.Error(err))
+		}
+		stuck = err != nil
+		if due == nil && changed {
+			if err = f.follow(); err != nil && !failing {
+				f.Log.Error("ends of connections that the kernel forwards are not logged or counted", zap.Error(err))
 			}
+			changed, failing, due = false, err != nil, time.After(pause)
+		}
+		if due == nil && (stuck || failing) {
+			due = time.After(pause)
 		}
 	}
 }
 
-// follow listens for the ends of what is to be logged, or to nothing.
+// follow listens for the ends of what is to be logged or counted, or to nothing.
 func (f *Flows) follow() error {
-	addrs, err := f.logged()
+	f.prune()
+	addrs, err := f.followed()
 	if err != nil || len(addrs) == 0 {
 		f.Close()
 		return err
@@ -104,7 +132,7 @@ func (f *Flows) follow() error {
 	return f.events.Only(addrs)
 }
 
-// Close ends the logging, unless Run goes on: the process that has taken over logs what ends from now on.
+// Close ends the logging and counting, unless Run goes on: the process that has taken over does it from now on.
 func (f *Flows) Close() {
 	f.mu.Lock()
 	events := f.events
@@ -120,7 +148,7 @@ func (f *Flows) Close() {
 	f.before.Handled, f.before.Lost = f.before.Handled+s.Handled, f.before.Lost+s.Lost
 }
 
-// Stats count the events of entries to addresses of Services that are to be logged.
+// Stats count the events of entries to addresses of Services that are to be logged or counted.
 func (f *Flows) Stats() conntrack.EventStats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,9 +160,9 @@ func (f *Flows) Stats() conntrack.EventStats {
 	return s
 }
 
-// logged returns the addresses of what the kernel forwards and is to be logged.
-func (f *Flows) logged() (addrs []netip.Addr, err error) {
-	if !f.InUse() {
+// followed returns the addresses of what the kernel forwards and is to be logged or counted.
+func (f *Flows) followed() (addrs []netip.Addr, err error) {
+	if !f.inUse() {
 		return nil, nil
 	}
 	nodePorts := false
@@ -143,7 +171,7 @@ func (f *Flows) logged() (addrs []netip.Addr, err error) {
 			continue
 		}
 		p := f.LB.Policies(lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr})
-		if some, _ := p.Logs(); !some || f.path(s.ID) == "" {
+		if some, _ := p.Logs(); !some && !f.Accounting || f.path(s.ID) == "" {
 			continue
 		}
 		for i := range s.Addresses {
@@ -194,22 +222,32 @@ func has(s *lb.Service, addr netip.AddrPort) bool {
 	return slices.ContainsFunc(s.Backends, func(b lb.Backend) bool { return b.Addr == addr })
 }
 
-// info says what an entry is, unless it is none that the kernel forwards for a Service: one that is not translated is
-// its own, or an address without rules, and one that this node answers is a socket's, where no endpoint is on it.
-func (f *Flows) info(e *conntrack.Entry, h *here) (i look.Info, ok bool) {
+// of returns whose an entry is, and the path that it is on, unless it is none that the kernel forwards for a Service: one
+// that is not translated is its own, or an address without rules, and one that this node answers is a socket's, where
+// no endpoint is on it.
+func (f *Flows) of(e *conntrack.Entry, h *here) (s *lb.Service, path string, ok bool) {
 	if e.Protocol == 0 || e.Replies == e.Dst {
-		return i, false
+		return nil, "", false
 	}
 	s, at, ok := f.LB.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
 	if !ok || at.Addr.Addr().IsUnspecified() && !h.local[e.Dst.Addr()] {
-		return i, false
+		return nil, "", false
 	}
-	path := f.path(s.ID)
+	path = f.path(s.ID)
 	if from := e.Replies.Addr(); (h.local[from] || from.IsLoopback()) && (path == "" || !has(s, e.Replies)) {
-		return i, false
+		return nil, "", false
 	}
 	if path == "" {
 		path = "kernel" // the Service has moved since
+	}
+	return s, path, true
+}
+
+// info says what an entry is that the kernel forwards for a Service.
+func (f *Flows) info(e *conntrack.Entry, h *here) (i look.Info, ok bool) {
+	s, path, ok := f.of(e, h)
+	if !ok {
+		return i, false
 	}
 	i = look.Info{Protocol: e.Protocol, Client: e.Src, Asked: e.Dst, Service: s.ID, Backend: e.Replies,
 		State: stateOf(e), Age: -1, In: e.In.Bytes, Out: e.Out.Bytes,

@@ -37,7 +37,7 @@ func newFlows(t *testing.T) *Flows {
 	testbed.Check(t, err)
 	b := new(lb.Balancer)
 	b.Update(table)
-	return New(Config{LB: b, InUse: func() bool { return true }, Problem: zap.NewNop(),
+	return New(Config{LB: b, Uses: func(p agent.Path) bool { return p == agent.NFTables }, Log: zap.NewNop(),
 		Choice: func(lb.ID) (agent.Choice, bool) { return agent.Choice{Path: agent.NFTables}, true },
 		Local:  func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }})
 }

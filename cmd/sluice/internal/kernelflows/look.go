@@ -35,7 +35,7 @@ type numbered struct {
 // Look passes what is open to visit, from a position on, until that wants no more, and returns where to go on, or
 // look.End. Only the first loop has anything: it is not a loop of ours that is asked.
 func (f *Flows) Look(loop, from int, q *look.Query, visit func(look.Info) (more bool)) (next int, err error) {
-	if loop > 0 || !f.InUse() {
+	if loop > 0 || !f.inUse() {
 		return look.End, nil
 	}
 	f.looking.Lock()

@@ -145,7 +145,7 @@ func endpointBoxes(of *port, endpoints []api.Endpoint) (out []joined) {
 	}
 	for _, e := range endpoints[:min(len(endpoints), shownEndpoints)] {
 		b := joined{box: box{X: endpointAt, Width: endpointWide, Class: classes[e.State]}, edge: "none"}
-		b.say(e.Address, fmt.Sprintf("%s, %s open", e.State, count(e.Active)), 36)
+		b.say(e.Address, fmt.Sprintf("%s, %s open", e.State, countersOf(e.Counted, e.Kernel).open), 36)
 		if e.Eligible {
 			b.edge = "well"
 			if weights > 0 && of.Service.Endpoints <= len(endpoints) {

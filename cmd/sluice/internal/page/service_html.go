@@ -2,6 +2,8 @@ package page
 
 import (
 	"strings"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 )
 
 // html writes the page of a Service.
@@ -91,18 +93,32 @@ func (s *servicePage) portTable(w *writer) {
 		if p.Path.Fallback != "" {
 			w.put(` <span class="warn">not %: %</span>`, p.Path.Requested, p.Path.Fallback)
 		}
-		w.put(`</td><td class="number">% / %</td><td class="number">%`, p.Eligible, p.Service.Endpoints,
-			count(p.Active))
+		n := countersOf(p.Counted, p.Kernel)
+		w.put(`</td><td class="number">% / %</td><td class="number">%`, p.Eligible, p.Service.Endpoints, n.open)
 		if p.Held+p.Queued > 0 {
 			w.put(` <span class="warn">% held, % queued</span>`, count(p.Held), count(p.Queued))
 		}
 		w.put("</td>")
-		w.cells(count(p.Picks), count(p.Failures), count(p.Refused.Sum()), bytesOf(p.BytesIn), bytesOf(p.BytesOut))
+		w.cells(n.picks, count(p.Failures), count(p.Refused.Sum()), n.in, n.out)
 		w.put("</tr>\n")
 	}
 	w.endTable()
 	w.put(choose(s.MorePorts, "<p>There are more ports: <code>sluice services</code> lists all.</p>") + "</section>\n")
 }
+
+// counters are what user space and the kernel have counted.
+type counters struct{ open, picks, in, out string }
+
+func countersOf(c api.Counted, k *api.InKernel) counters {
+	all, whole := c.Plus(k)
+	if !whole && c.Picks == 0 {
+		return counters{count(all.Active), notCounted, notCounted, notCounted}
+	}
+	return counters{count(all.Active), count(all.Picks), bytesOf(all.BytesIn), bytesOf(all.BytesOut)}
+}
+
+// notCounted is what the kernel does not count.
+const notCounted = "–"
 
 func (s *servicePage) endpointTable(w *writer) {
 	w.put(`<section aria-labelledby="endpoints"><h2 id="endpoints">Endpoints</h2>`)
@@ -121,8 +137,8 @@ func (s *servicePage) endpointTable(w *writer) {
 			w.put(` <span class="note">since %, until %, % in a row</span>`, clock(j.Since), clock(j.Until), j.Times)
 		}
 		w.put(`</td><td>%</td>`, e.Place)
-		w.cells(count(e.Weight), count(e.Active), count(e.Picks), count(e.Failures), bytesOf(e.BytesIn),
-			bytesOf(e.BytesOut))
+		n := countersOf(e.Counted, e.Kernel)
+		w.cells(count(e.Weight), n.open, n.picks, count(e.Failures), n.in, n.out)
 		w.put("</tr>\n")
 	}
 	if len(s.Endpoints) == 0 {
