@@ -147,8 +147,8 @@ func (d *Drains) Mark(s *Service, now int64) *Service {
 	for i := range s.Backends {
 		b := s.Backends[i]
 		k := d.of(&s.ID, b.Addr)
-		b.Drained = k != nil
-		if k != nil && k.ends() <= now {
+		b.Drained, b.Ended = k != nil, k != nil && k.ends() <= now
+		if b.Ended {
 			b.Ready, b.Serving = false, false
 		}
 		if b == s.Backends[i] {

@@ -161,6 +161,9 @@ type Backend struct {
 	// Drained says that an operator wants no new connections there; those that are there may stay ([Drains.Mark]).
 	Drained bool
 
+	// Ended says that it is drained and that its deadline is over: connections that are there end, too.
+	Ended bool
+
 	// Weight is the part of new connections that the backend gets, beside the weights of others; 0 is as 1.
 	Weight uint16
 }

@@ -144,8 +144,9 @@ func (e *Engine) takeOver(t *table, servers []key) (err error) {
 }
 
 // retire removes virtual servers, and backends of them, that are not requested: at once where
-// they have no connections, and otherwise as soon as they have none, which a later call sees.
-// UDP has no end of a connection to wait for.
+// they have no connections, or are to lose them, and otherwise as soon as they have none, which a
+// later call sees. UDP has no end of a connection to wait for. What is left of connections to a
+// backend that is removed ends with its next packet (net.ipv4.vs.expire_nodest_conn).
 func (e *Engine) retire(t *table) error {
 	w := e.want
 	remove := func(x key, h *held, gone []netip.AddrPort) {
@@ -197,7 +198,7 @@ func (e *Engine) retire(t *table) error {
 		now, err := t.backends(x) // they get no more connections, so that none is missed
 		errs = append(errs, err)
 		for _, a := range surplus {
-			if err == nil && !now[a].busy {
+			if err == nil && (!now[a].busy || w.servers[x].ended[a]) {
 				removeBackend(x, h, a)
 			}
 		}

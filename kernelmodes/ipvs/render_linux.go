@@ -40,8 +40,9 @@ func (k key) member() netfilter.Member {
 type server struct {
 	scheduler string
 	flags     uint32
-	timeout   uint32     // of persistence, in seconds
-	backends  []weighted // sorted
+	timeout   uint32                  // of persistence, in seconds
+	backends  []weighted              // sorted
+	ended     map[netip.AddrPort]bool // those that lose their connections
 	udp       bool
 }
 
@@ -85,6 +86,14 @@ func (h *host) render(s *lb.Service) (out rendered) {
 	cluster, local := backends(s.Eligible()), backends(s.EligibleLocal())
 	var balance server
 	balance, out.fallback = h.balance(s)
+	for i := range s.Backends {
+		if s.Backends[i].Ended {
+			if balance.ended == nil {
+				balance.ended = make(map[netip.AddrPort]bool)
+			}
+			balance.ended[s.Backends[i].Addr] = true
+		}
+	}
 	for _, a := range s.Addresses {
 		exact, at := !a.Addr.Addr().IsUnspecified(), h.node
 		if exact {
@@ -166,7 +175,7 @@ func (h *host) serve(f *frontend, s *lb.Service, a lb.Address, balance server, c
 		if missing != nil {
 			sticky, _ = h.usable("sh")
 		}
-		sticky.udp = balance.udp
+		sticky.udp, sticky.ended = balance.udp, balance.ended
 		balance = sticky
 	}
 	f.near = balance.with(cluster)

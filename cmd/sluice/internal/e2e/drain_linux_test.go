@@ -3,9 +3,11 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -137,10 +139,10 @@ func TestDrain(t *testing.T) {
 }
 
 // TestDrainInKernel: endpoints that are drained, by the node that they run on, get no connections by the kernel's
-// rules.
+// rules; at a deadline the connections that they have end, and those of others go on.
 func TestDrainInKernel(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"nftables", "iptables"} {
+	for _, mode := range []string{"nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			lab.NeedMode(t, mode)
@@ -148,6 +150,11 @@ func TestDrainInKernel(t *testing.T) {
 			l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}
 			l.Mode = mode
 			l.ServeWeb()
+			for _, pod := range l.Pods {
+				testbed.Keep(t)(pod.EchoTCP(":9090"))
+			}
+			l.Write("echo.yaml", testbed.ServiceManifest("echo", echoAddr, "TCP", ""),
+				testbed.SliceManifest("echo", 1, 9090, "TCP", testbed.Addrs(l.Pods...)...))
 			slice := testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...)
 			slice = strings.Replace(slice, "]\n", "]\n  nodeName: worker-1\n", 1)
 			l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), slice)
@@ -159,6 +166,58 @@ func TestDrainInKernel(t *testing.T) {
 			}
 			l.run("drain", "node/worker-1", "--undo")
 			l.Eventually("it is back", func() bool { return answers(l.Lab, 20)["pod-0"] })
+			l.endsInKernel()
 		})
+	}
+}
+
+// echoAddr is where Service echo is.
+const echoAddr = "10.96.0.76:80"
+
+// endsInKernel drains an endpoint with a deadline.
+func (l looker) endsInKernel() {
+	l.T.Helper()
+	at := l.Pods[0].Addr4.String() + ":9090"
+	listed := func() map[string]string { // endpoints by client
+		of := make(map[string]string)
+		for _, c := range read[api.List[api.Connection]](l, "connections", "echo", "-n", "default").Items {
+			of[c.Client] = c.Endpoint
+		}
+		return of
+	}
+	const each = 2
+	var all []*testbed.Talker
+	for range each * len(l.Pods) {
+		c, err := l.Client.Dial(l.T.Context(), "tcp", echoAddr)
+		testbed.Check(l.T, err)
+		defer c.Close()
+		all = append(all, &testbed.Talker{T: l.T, Conn: c})
+	}
+	for _, c := range all {
+		c.Echoes()
+	}
+	of := listed()
+	l.run("drain", at, "--deadline", "1s")
+	l.Eventually("conntrack has nothing of the drained endpoint", func() bool {
+		return !slices.Contains(slices.Collect(maps.Values(listed())), at)
+	})
+	ended := 0
+	for _, c := range all {
+		if of[c.LocalAddr().String()] != at {
+			c.Echoes()
+			continue
+		}
+		ended++
+		_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+		_, err := c.Write([]byte("ping"))
+		if err == nil {
+			_, err = c.Read(make([]byte, 4))
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			l.T.Errorf("a connection to the drained endpoint goes on, or its client is not reset: %v", err)
+		}
+	}
+	if ended != each {
+		l.T.Errorf("%d of %d connections were to the drained endpoint, want %d", ended, len(all), each)
 	}
 }
