@@ -91,10 +91,17 @@ func (c *control) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]sta
 				continue
 			}
 			wanted[netip.AddrPortFrom(ip, check.Port)] = status.ServiceHealth{
-				Namespace: check.Namespace, Name: check.Name, LocalEndpoints: check.LocalEndpoints}
+				Namespace: check.Namespace, Name: check.Name,
+				LocalEndpoints: func() int { return check.LocalEndpoints(c.drained) }}
 		}
 	}
 	return wanted
+}
+
+// drained reports whether an operator has drained an endpoint of a service port.
+func (c *control) drained(id lb.ID, at netip.AddrPort) bool {
+	_, drained := c.agent.LB.Drains().Of(id, at)
+	return drained
 }
 
 // nodePorts returns where node ports listen, given the node's addresses.

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -188,7 +190,8 @@ func testSourceRanges(l *lab.Lab, other outcome, node bool) {
 // TestHealthCheckNodePort: the load balancer is told of local endpoints.
 func TestHealthCheckNodePort(t *testing.T) {
 	t.Parallel()
-	l := lab.New(t, testbed.Config{Pods: 2, RemotePods: 1})
+	run := filepath.Join(t.TempDir(), "run")
+	l := looker{lab.New(t, testbed.Config{Pods: 2, RemotePods: 1}), filepath.Join(run, "api.sock")}
 	web := loadBalancer("web", lab.WebAddr, "TCP", 30080, "  externalTrafficPolicy: Local\n  healthCheckNodePort: 32000\n", "203.0.113.80")
 	endpoints := func(nodes ...string) string {
 		s := strings.Replace(testbed.SliceManifest("web", 1, 8080, "TCP"), "[]", "", 1)
@@ -198,10 +201,23 @@ func TestHealthCheckNodePort(t *testing.T) {
 		return s
 	}
 	l.Write("web.yaml", web, endpoints("node", "node", "remote-node"))
-	l.Start("--hostname-override", "node")
+	l.Start("--hostname-override", "node", "--handover-socket", filepath.Join(run, "handover.sock"))
+	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
 	check := func() (int, string) { return l.Get("http://" + l.Node.Addr4.String() + ":32000/healthz") }
 	if code, body := check(); code != http.StatusOK || !strings.Contains(body, `"localEndpoints":2`) || !strings.Contains(body, `"name":"web"`) {
 		t.Errorf("with two endpoints here: %d, %s", code, body)
+	}
+	l.run("drain", "10.244.1.10")
+	if code, body := check(); code != http.StatusOK || !strings.Contains(body, `"localEndpoints":1`) {
+		t.Errorf("with one of two drained: %d, %s", code, body)
+	}
+	l.run("drain", "10.244.1.11", "--force")
+	if code, body := check(); code != http.StatusServiceUnavailable || !strings.Contains(body, `"localEndpoints":0`) {
+		t.Errorf("with both drained: %d, %s", code, body)
+	}
+	l.run("drain", "10.244.1.11", "--undo")
+	if code, body := check(); code != http.StatusOK || !strings.Contains(body, `"localEndpoints":1`) {
+		t.Errorf("with one drained no more: %d, %s", code, body)
 	}
 	l.Write("web.yaml", web, endpoints("remote-node"))
 	l.Eventually("the health check fails", func() bool { code, _ := check(); return code == http.StatusServiceUnavailable })

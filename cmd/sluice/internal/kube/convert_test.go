@@ -135,8 +135,32 @@ func TestMaintenanceCountsAsUnhealthy(t *testing.T) {
 		spec.Type, spec.ExternalTrafficPolicy, spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, 30000
 		o.Slices[0].Annotations = map[string]string{"sluice.io/weight": weight}
 		r := convert(o, Options{Facts: Facts{NodeName: "node-3"}})
-		if len(r.HealthChecks) != 1 || r.HealthChecks[0].LocalEndpoints != want {
+		if len(r.HealthChecks) != 1 || r.HealthChecks[0].LocalEndpoints(noneOut) != want {
 			t.Errorf("weight %s: %+v, want %d endpoints", weight, r.HealthChecks, want)
+		}
+	}
+}
+
+// noneOut says that no endpoint is out.
+func noneOut(lb.ID, netip.AddrPort) bool { return false }
+
+// TestLocalEndpoints: IPs are counted once, and not where an operator has drained each of their ports.
+func TestLocalEndpoints(t *testing.T) {
+	one, two := lb.ID{Namespace: "default", Name: "web", Port: "a"}, lb.ID{Namespace: "default", Name: "web", Port: "b"}
+	at := netip.MustParseAddrPort
+	h := HealthCheck{Local: []LocalEndpoint{{one, at("10.0.0.1:80")}, {two, at("10.0.0.1:90")}, {one, at("10.0.0.2:80")},
+		{two, at("10.0.0.2:90")}, {one, at("10.0.0.3:80")}}}
+	for _, c := range []struct {
+		drained []string
+		want    int
+	}{
+		{nil, 3}, {[]string{"10.0.0.1:80"}, 3}, {[]string{"10.0.0.1:90"}, 3},
+		{[]string{"10.0.0.1:80", "10.0.0.1:90"}, 2}, {[]string{"10.0.0.3:80", "10.0.0.2:80"}, 2},
+		{[]string{"10.0.0.1:80", "10.0.0.1:90", "10.0.0.2:80", "10.0.0.2:90", "10.0.0.3:80"}, 0},
+	} {
+		out := func(_ lb.ID, addr netip.AddrPort) bool { return slices.Contains(c.drained, addr.String()) }
+		if n := h.LocalEndpoints(out); n != c.want {
+			t.Errorf("with %v drained there are %d, want %d", c.drained, n, c.want)
 		}
 	}
 }

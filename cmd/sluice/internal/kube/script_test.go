@@ -267,7 +267,7 @@ func describe(r Result) string {
 		}
 	}
 	for _, h := range r.HealthChecks {
-		lines = append(lines, fmt.Sprintf("health check %s/%s %s port %d: %d local", h.Namespace, h.Name, family(h.IPv6), h.Port, h.LocalEndpoints))
+		lines = append(lines, fmt.Sprintf("health check %s/%s %s port %d: %d local", h.Namespace, h.Name, family(h.IPv6), h.Port, h.LocalEndpoints(noneOut)))
 	}
 	if f := r.Facts; f.Hostname != "" || f.Zone != "" || f.PodCIDRs != nil || f.Addresses != nil {
 		lines = append(lines, fmt.Sprintf("node %s hostname=%s zone=%s pods=%s addresses=%s", f.NodeName, f.Hostname, f.Zone, words(f.PodCIDRs), words(f.Addresses)))

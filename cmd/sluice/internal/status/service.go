@@ -14,7 +14,7 @@ import (
 // load balancer in front of it.
 type ServiceHealth struct {
 	Namespace, Name string
-	LocalEndpoints  int
+	LocalEndpoints  func() int // asked with each request
 }
 
 // ServiceChecks serves the health-check node ports of Services with
@@ -85,15 +85,15 @@ func (c *ServiceChecks) Close() error { return c.Sync(nil) }
 func (c *ServiceChecks) handler(s *serviceCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		health := s.health.Load()
-		healthy := c.Healthy()
+		healthy, local := c.Healthy(), health.LocalEndpoints()
 		code := http.StatusServiceUnavailable
-		if healthy && health.LocalEndpoints > 0 {
+		if healthy && local > 0 {
 			code = http.StatusOK
 		}
-		w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(health.LocalEndpoints))
+		w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(local))
 		writeJSON(w, code, map[string]any{
 			"service":             map[string]string{"namespace": health.Namespace, "name": health.Name},
-			"localEndpoints":      health.LocalEndpoints,
+			"localEndpoints":      local,
 			"serviceProxyHealthy": healthy,
 		})
 	})

@@ -164,6 +164,7 @@ func TestListenConflictAndClose(t *testing.T) {
 }
 
 func TestServiceChecks(t *testing.T) {
+	local := func(n int) func() int { return func() int { return n } }
 	healthy := true
 	c := ServiceChecks{Healthy: func() bool { return healthy }, Open: net.Listen}
 	defer func() {
@@ -193,7 +194,7 @@ func TestServiceChecks(t *testing.T) {
 		}
 		return resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), strings.TrimSpace(string(body))
 	}
-	if err := c.Sync(map[netip.AddrPort]ServiceHealth{one: {"default", "web", 2}, two: {"default", "dns", 0}}); err != nil {
+	if err := c.Sync(map[netip.AddrPort]ServiceHealth{one: {"default", "web", local(2)}, two: {"default", "dns", local(0)}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"localEndpoints":2,"service":{"name":"web","namespace":"default"},"serviceProxyHealthy":true}`
@@ -223,7 +224,7 @@ func TestServiceChecks(t *testing.T) {
 		}
 		told <- err
 	}
-	if err := c.Sync(map[netip.AddrPort]ServiceHealth{two: {"default", "other", 1}, third: {"default", "late", 1}}); err != nil {
+	if err := c.Sync(map[netip.AddrPort]ServiceHealth{two: {"default", "other", local(1)}, third: {"default", "late", local(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-told; err == nil {
