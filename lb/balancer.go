@@ -25,6 +25,8 @@ type Flow struct {
 	Tried *Tried
 	// ClientPort is the port of the client, for hashes that count it; 0 if it is not known.
 	ClientPort uint16
+	// Why is where Pick notes why it has chosen what it returns. nil: nowhere.
+	Why *Why
 }
 
 // Balancer chooses backends according to the current Table, and keeps what has
@@ -143,6 +145,7 @@ func (b *Balancer) pick(f *Flow) (Choice, error) {
 		chosen = s.pickSticky(from, f)
 	case s.method == nil && f.Tried.none(): // as next does, without the calls
 		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
+		f.because(byAlgorithm)
 		if chosen.starts() != nil {
 			chosen = s.slowly(from, f, chosen)
 		}
@@ -206,6 +209,7 @@ func (s *service) remembered(from set, f *Flow) *backend {
 	if !ok || !b.is(from.condition()) || f.Tried.has(b) {
 		return nil
 	}
+	f.because(ByAffinity)
 	return b
 }
 

@@ -68,6 +68,7 @@ func methodOf(s *Service, scheduler string, to *service) *method {
 // next advances and returns a backend of a set for f, one that it has not tried unless it has tried all.
 func (s *service) next(from set, f *Flow) *backend {
 	at := &s.state.positions[from]
+	f.because(s.reasonFor(f))
 	switch {
 	case s.method != nil && s.method.algorithm.hashes():
 		return s.hashed(from, f)

@@ -409,6 +409,7 @@ func (s *service) pickWithin(from set, f *Flow, queued bool) (Choice, error) {
 		if k = s.withRoom(from, f, k); k == nil {
 			return Choice{}, ErrFull
 		}
+		f.because(ByRoom)
 	}
 	s.stick(k, f)
 	return Choice{k}, nil

@@ -64,11 +64,13 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 	if s.method == nil && len(r) > manyInTurn && f.Tried.none() { // to look at all would take long
 		for range triesInTurn {
 			if other := r.at(at.Add(1) - 1); other.starts() == nil {
+				f.because(BySlowStart)
 				return other
 			}
 		}
 	}
 	if other := s.another(from, f, s.state.positions[from].retry.Add(1)-1, true); other != nil {
+		f.because(BySlowStart)
 		return other
 	}
 	return k

@@ -275,6 +275,9 @@ func (sh *shard) thaw(f *Frozen, ours *session.Sources) {
 	c.appear(f.Transparent)
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
+	if len(f.ToClient.Waiting) > 0 {
+		c.HasSpoken()
+	}
 	sh.Thaw(c, f.Service, f.Addr, f.Dial, f.Kept, [...]eventloop.Handler{&c.client, &c.backend}, ours)
 }
 

@@ -155,6 +155,7 @@ func (f *flow) resume(now int64) (lb.Choice, error) {
 		from := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
 		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
 			sh.count.Resumed.Add(1)
+			sh.why = lb.ByConversation
 			if f.port = v.Port; v.Answered {
 				f.standing = known // this datagram has followed the answer
 			}

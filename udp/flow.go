@@ -191,7 +191,7 @@ func (f *flow) destination() netip.AddrPort {
 
 func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {
 	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(),
-		ClientPort: key.client.Port(), Now: now, Tried: tried})
+		ClientPort: key.client.Port(), Now: now, Tried: tried, Why: &ln.shard.why})
 }
 
 // keep puts a new flow, which counts for a Service, into the map, unless another has its place, and into the orders.
@@ -238,7 +238,11 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 		f.tried = new(lb.Tried)
 	}
 	f.tried.Add(c)
-	return f.ln.pick(&f.key, now, f.tried)
+	c, err = f.ln.pick(&f.key, now, f.tried)
+	if f.log != nil && err == nil {
+		f.log.why = f.ln.shard.why
+	}
+	return c, err
 }
 
 // answered notes a datagram of the backend.
@@ -247,7 +251,7 @@ func (f *flow) answered(now int64) {
 	f.choice.Answered()
 	if !f.replied {
 		if f.log != nil {
-			f.log.firstByte = time.Duration(now - f.active)
+			f.log.firstByte = time.Duration(now - f.born)
 		}
 		f.choice.Took(now-f.active, now)
 	}

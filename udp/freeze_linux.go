@@ -248,6 +248,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		f.followed = settling
 	}
 	ln.keep(f, from.Service.Service())
+	sh.why = lb.NotKnown
 	f.begin()
 	if f.replied {
 		f.rests(now)

@@ -15,11 +15,11 @@ type logging struct {
 	end       lb.End
 	service   lb.ID
 	backend   netip.AddrPort
-	scheduler string
+	why       lb.Why
 	firstByte time.Duration // below 0: it has not come
 }
 
-// begin notes a flow that has a choice, if it is to be logged.
+// begin notes a flow that has just been given its choice, if it is to be logged.
 func (f *flow) begin() {
 	sh, p := f.ln.shard, f.choice.Policies()
 	some, onlyErrors := p.Logs()
@@ -27,7 +27,7 @@ func (f *flow) begin() {
 		return
 	}
 	f.log = &logging{errors: onlyErrors || !sh.sample.Next(sh.server.LogSample), service: f.choice.Service(),
-		backend: f.choice.Backend(), scheduler: p.Scheduler, firstByte: -1}
+		backend: f.choice.Backend(), why: f.ln.shard.why, firstByte: -1}
 }
 
 // because notes why the flow ends next. The first reason holds.
@@ -47,7 +47,7 @@ func (f *flow) end() {
 		return
 	}
 	e := look.Ended{Info: f.info(eventloop.Now()), End: n.end, Wait: -1, Connect: -1, FirstByte: n.firstByte,
-		Scheduler: n.scheduler}
+		Why: n.why}
 	e.Service, e.Backend, e.Loop = n.service, n.backend, f.ln.shard.index
 	if f.choice.Valid() {
 		e.Backend = f.choice.Backend() // another may have taken its place

@@ -32,6 +32,7 @@ type shard struct {
 
 	index  int         // of its loop
 	sample look.Sample // of flows that are logged
+	why    lb.Why      // of the last choice
 
 	scanning atomic.Bool // a scan is posted and has not begun
 	stale    bool        // the table has changed since the last walk over the flows began

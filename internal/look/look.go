@@ -70,9 +70,9 @@ type Ended struct {
 	End       lb.End
 	Wait      time.Duration    // for an endpoint, or for room at one
 	Connect   time.Duration    // until an endpoint had accepted, all attempts together
-	FirstByte time.Duration    // from then until it has sent something
+	FirstByte time.Duration    // from when the client came until the endpoint had sent something
 	Tried     []netip.AddrPort // endpoints that have failed, up to 8
-	Scheduler string           // that has chosen the endpoint, unless the client had one already; empty: round robin
+	Why       lb.Why           // that endpoint
 }
 
 // Sample has one of some be logged, of those that have ended as they should. The zero Sample begins.

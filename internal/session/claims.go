@@ -57,11 +57,13 @@ func (c Claim) Times() *lb.LoopTimes {
 	return c.account.times
 }
 
-// Ended counts for the Service how the connection has ended.
-func (c Claim) Ended(end lb.End) {
+// Ended counts for the Service how the connection has ended. False: it is of none, as where that does not admit the
+// client.
+func (c Claim) Ended(end lb.End) bool {
 	if c.account != nil {
 		c.account.admission.Ended(end)
 	}
+	return c.account != nil
 }
 
 // Client returns the address of the client; the zero Addr: it is not known.

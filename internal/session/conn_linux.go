@@ -50,7 +50,7 @@ type Conn[C Owner[C]] struct {
 type marks uint8
 
 const (
-	spoke    marks = 1 << 7 // the backend has sent something, or is not to be judged by that
+	spoke    marks = 1 << 7 // the backend has sent something
 	unjudged marks = 1 << 6 // dialled from the client's address, which may be why that fails: no backend is to blame
 )
 
@@ -81,6 +81,9 @@ func (c *Conn[C]) Again() bool { return c.dial.ladder.attempt > 0 }
 // Spoken reports whether Shard.Spoke was called.
 func (c *Conn[C]) Spoken() bool { return c.marks.has(spoke) }
 
+// HasSpoken notes, before Shard.Thaw, that the backend has sent something that is not passed on yet.
+func (c *Conn[C]) HasSpoken() { c.marks.set(spoke, true) }
+
 // Spoke notes that the backend has sent something, or ended its stream.
 func (sh *Shard[C]) Spoke(c C) {
 	conn := c.Base()
@@ -89,9 +92,12 @@ func (sh *Shard[C]) Spoke(c C) {
 	}
 	conn.marks.set(spoke, true)
 	conn.Choice.Spoke()
-	sh.observe(conn, lb.FirstByteTime)
+	age := sh.age(conn)
+	if times := conn.Claim.Times(); times != nil {
+		times.Observe(lb.FirstByteTime, int64(age))
+	}
 	if n := sh.notes[c]; n != nil {
-		n.firstByte = time.Duration(eventloop.Now() - n.connected)
+		n.firstByte = age
 	}
 }
 
@@ -214,7 +220,9 @@ func (sh *Shard[C]) End(c C) {
 		sh.countEnd(conn, end)
 	}
 	if conn.dial == nil {
-		sh.observe(conn, lb.Duration)
+		if times := conn.Claim.Times(); times != nil {
+			times.Observe(lb.Duration, int64(sh.age(conn)))
+		}
 	}
 	if sh.Log != nil {
 		sh.log(c, end)
@@ -242,19 +250,13 @@ func (sh *Shard[C]) End(c C) {
 
 // countEnd counts for its Service how a connection has ended.
 func (sh *Shard[C]) countEnd(c *Conn[C], end lb.End) {
-	if c.Claim.account == nil && c.dial != nil { // the Service does not admit the client
+	if !c.Claim.Ended(end) && c.dial != nil {
 		sh.LB.Ended(c.dial.ladder.flow.Frontend, end)
-		return
 	}
-	c.Claim.Ended(end)
 }
 
-// observe counts for the Service of a connection how old it is by the time of the turn.
-func (sh *Shard[C]) observe(c *Conn[C], m lb.Measure) {
-	if times := c.Claim.Times(); times != nil {
-		times.Observe(m, int64(c.born.Age(sh.Loop.Time())))
-	}
-}
+// age returns how old a connection is by the time of the turn.
+func (sh *Shard[C]) age(c *Conn[C]) time.Duration { return c.born.Age(sh.Loop.Time()) }
 
 func (sh *Shard[C]) closeSocket(s *Side[C]) {
 	if s.fd < 0 {

@@ -119,7 +119,7 @@ func (d *dial[C]) next() {
 		}
 		if err != nil {
 			Refuse(sh.Count, err)
-			sh.because(d.owner, endOf(err, d.note.silent))
+			sh.because(d.owner, EndOf(err, d.note.silent))
 			sh.Abort(d.owner)
 			return
 		}
@@ -168,7 +168,7 @@ func (d *dial[C]) passOver(n *noPorts[C]) bool {
 // failed ends an attempt.
 func (d *dial[C]) failed(err error) {
 	conn := d.owner.Base()
-	d.note.silent = err == unix.ETIMEDOUT
+	d.note.silent, d.note.held = err == unix.ETIMEDOUT, false
 	d.ladder.Failed(conn.Choice)
 	d.sh.Loop.StopTimer(&d.timer)
 	if !conn.marks.has(unjudged) {

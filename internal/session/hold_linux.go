@@ -50,6 +50,7 @@ func (d *dial[C]) await(left time.Duration) {
 	d.leave()
 	sh.held.push(&d.age)
 	d.note.waits()
+	d.note.held = true
 	sh.Count.Held.Add(1)
 	sh.Loop.After(&d.timer, d, left)
 	if sh.LB.Ends(&d.ladder.flow) { // since the Pick, and it may have been too soon for Wake to see d

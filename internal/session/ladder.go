@@ -68,15 +68,16 @@ func (c Config) WithDefaults() Config {
 type Ladder struct {
 	flow      lb.Flow
 	tried     lb.Tried
-	attempt   int // attempts that have ended
-	attempts  int // how many there may be; 0: it is not known yet
-	shortages int // waits for resources of this host so far
+	why       lb.Why // of the last choice
+	attempt   int    // attempts that have ended
+	attempts  int    // how many there may be; 0: it is not known yet
+	shortages int    // waits for resources of this host so far
 }
 
 // Start begins at the first attempt.
 func (l *Ladder) Start(flow lb.Flow) {
 	*l = Ladder{flow: flow}
-	l.flow.Tried = &l.tried
+	l.flow.Tried, l.flow.Why = &l.tried, &l.why
 }
 
 // errGaveUp says that every attempt has failed.
@@ -94,7 +95,7 @@ func (l *Ladder) Turn(s *Config, turn lb.Choice) (choice lb.Choice, timeout time
 		turn.Done(nil)
 		return choice, 0, errGaveUp
 	}
-	l.flow.Now = eventloop.Now()
+	l.flow.Now, l.why = eventloop.Now(), lb.ByQueue
 	if choice = turn; !choice.Valid() {
 		if choice, err = s.LB.Pick(l.flow); err != nil {
 			return choice, 0, err
@@ -172,6 +173,27 @@ func EndFailed(choice lb.Choice, err error) lb.Choice {
 
 // ErrReset says that a backend has reset a connection before its first byte.
 var ErrReset = errors.New("reset before the first byte")
+
+// Why returns why the last choice was made.
+func (l *Ladder) Why() lb.Why { return l.why }
+
+// Tried returns how many attempts have failed, and the backends that have.
+func (l *Ladder) Tried() (attempts int, backends []netip.AddrPort) {
+	return l.attempt, l.tried.Backends()
+}
+
+// EndOf says how a connection ends whose client gets no endpoint; silent: the last one that failed was.
+func EndOf(err error, silent bool) lb.End {
+	switch {
+	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
+		return lb.QueueFull
+	case errors.Is(err, lb.ErrNotAllowed):
+		return lb.Limited
+	case silent:
+		return lb.ServerTimeout
+	}
+	return lb.ServerConnect
+}
 
 // Gone ends an attempt whose backend was removed meanwhile; it does not count.
 func (l *Ladder) Gone(choice lb.Choice) {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -20,6 +19,7 @@ type beginning struct {
 	began    int64         // of the present wait; 0: there is none
 	wait     time.Duration // so far
 	silent   bool          // so was the last endpoint that failed
+	held     bool          // it has waited for an endpoint, and not tried one since
 }
 
 // note is what is logged of a connection beyond what there is to look at.
@@ -27,8 +27,9 @@ type note struct {
 	beginning
 	connected int64         // time; 0: in another process
 	firstByte time.Duration // below 0: it has not come
-	errors    bool          // only errors are logged
-	info      look.Info     // as of the beginning
+	why       lb.Why
+	errors    bool      // only errors are logged
+	info      look.Info // as of the beginning
 	tried     []netip.AddrPort
 }
 
@@ -57,19 +58,6 @@ func (sh *Shard[C]) because(c C, end lb.End) {
 	}
 }
 
-// endOf says why a client gets no endpoint.
-func endOf(err error, silent bool) lb.End {
-	switch {
-	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
-		return lb.QueueFull
-	case errors.Is(err, lb.ErrNotAllowed):
-		return lb.Limited
-	case silent:
-		return lb.ServerTimeout
-	}
-	return lb.ServerConnect
-}
-
 // keepNote notes that the backend has accepted, if the connection is logged.
 func (d *dial[C]) keepNote(now int64) {
 	sh, conn := d.sh, d.owner.Base()
@@ -80,6 +68,9 @@ func (d *dial[C]) keepNote(now int64) {
 	n := sh.newNote(d.owner, onlyErrors)
 	n.beginning, n.connected, n.info = d.note, now, sh.asked(d)
 	n.info.Backend = conn.Choice.Backend()
+	if n.why = d.ladder.why; n.held {
+		n.why = lb.ByHold
+	}
 	if d.ladder.attempt > 0 {
 		n.tried = d.ladder.tried.Backends()
 	}
@@ -156,7 +147,7 @@ func (sh *Shard[C]) log(c C, end lb.End) {
 	now := eventloop.Now()
 	if e.Info = n.info; conn.dial == nil {
 		c.Describe(&e.Info)
-		e.Scheduler = conn.Choice.Policies().Scheduler
+		e.Why = n.why
 	}
 	e.Loop, e.Age, e.Tried, e.FirstByte = sh.Loop.Index(), conn.born.Age(now), n.tried, n.firstByte
 	e.In, e.Out = conn.Meter.Total()

@@ -241,7 +241,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		of = *owner
 	}
 	sh.Insert(c, sh.claims.Adopt(of, peer.Addr()))
-	conn.marks.set(spoke, from == nil) // else it is not known
+	conn.marks.set(spoke, conn.Spoken() || from == nil && (kept.Out > 0 || to.EOF))
 	sh.thawKept(c, kept)
 	sh.resumeNote(c, peer)
 	if from != nil {

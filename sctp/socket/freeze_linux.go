@@ -89,6 +89,9 @@ func (sh *shard) thaw(f *engine.Frozen, ours *session.Sources) {
 	a := sh.newAssoc(s.Client, s.Backend)
 	thawWay(&s.ToBackend, &a.client, &a.backend)
 	thawWay(&s.ToClient, &a.backend, &a.client)
+	if len(s.ToClient.Partial)+len(s.ToClient.Whole) > 0 {
+		a.HasSpoken()
+	}
 	var dial *session.Dialling
 	if d := f.Dial; d != nil {
 		a.streams = kernel.Status{In: d.In, Out: d.Out}

@@ -32,7 +32,7 @@ func appendJSON(b []byte, e *entry) []byte {
 		b = appendText(b, "port", e.Service.Port)
 	}
 	b = appendAddr(b, "endpoint", e.Backend)
-	b = appendText(b, "scheduler", e.Scheduler)
+	b = appendText(b, "why", e.Why.String())
 	b = append(b, `,"end":"`...)
 	b = append(b, e.End.String()...)
 	b = append(b, '"')

@@ -26,7 +26,7 @@ var sample = look.Ended{
 		Service: lb.ID{Namespace: "default", Name: "x\x1b[31m\n\"", Port: "http", Protocol: lb.TCP},
 		Backend: netip.MustParseAddrPort("[fd00::1]:8080"), Age: 1500 * time.Millisecond, In: 7, Out: 1 << 40,
 		Failed: 2, Retransmits: 3, Loop: 1},
-	End: lb.ServerData, Wait: 0, Connect: 1234 * time.Microsecond, FirstByte: -1, Scheduler: "lc",
+	End: lb.ServerData, Wait: 0, Connect: 1234 * time.Microsecond, FirstByte: -1, Why: lb.ByRetry,
 	Tried: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")},
 }
 
@@ -50,7 +50,7 @@ func TestFormats(t *testing.T) {
 	}
 	for key, want := range map[string]any{"time": "2026-11-26T04:05:05.289000Z", "protocol": "TCP",
 		"client": "192.0.2.1:4000", "address": "10.96.0.1:80", "namespace": "default", "service": sample.Service.Name,
-		"port": "http", "endpoint": "[fd00::1]:8080", "scheduler": "lc", "end": "SD", "failed_attempts": 2.0,
+		"port": "http", "endpoint": "[fd00::1]:8080", "why": "retry", "end": "SD", "failed_attempts": 2.0,
 		"failed_endpoints": []any{"10.1.0.1:80", "10.1.0.2:80"}, "wait_ms": 0.0, "connect_ms": 1.234,
 		"first_byte_ms": nil, "duration_ms": 1500.0, "bytes_in": 7.0, "bytes_out": float64(1 << 40),
 		"retransmits": 3.0, "loop": 1.0} {

@@ -16,7 +16,7 @@ import (
 
 // accessLine is a line of the access log.
 type accessLine struct {
-	Protocol, Client, Address, Namespace, Service, Endpoint, End string
+	Protocol, Client, Address, Namespace, Service, Endpoint, End, Why string
 
 	Failed    int      `json:"failed_attempts"`
 	Tried     []string `json:"failed_endpoints"`
@@ -117,7 +117,7 @@ func TestAccessLog(t *testing.T) {
 		bytes = e.In
 		return e.Protocol == "TCP" && e.Address == lab.WebAddr && e.Namespace == "default" && e.Service == "web" &&
 			e.Endpoint == pod+":8080" && e.In > 0 && e.In == e.Out && e.Failed == 0 && e.Connect != nil &&
-			e.FirstByte != nil && e.Wait != nil && *e.Connect > 0 && e.Duration >= *e.Connect+*e.FirstByte
+			e.FirstByte != nil && e.Wait != nil && *e.Connect > 0 && e.Duration >= *e.FirstByte && *e.FirstByte > 0 && e.Why == "rr"
 	})
 	retried := 0
 	for range 2 {
@@ -125,7 +125,8 @@ func TestAccessLog(t *testing.T) {
 		c.Echoes()
 		_ = c.Conn.Close()
 		e := a.of(c.Conn)
-		if retried += e.Failed; e.End != "--" || e.Endpoint != pod+":8080" || e.Failed != len(e.Tried) {
+		why := map[int]string{0: "rr", 1: "retry"}[e.Failed]
+		if retried += e.Failed; e.End != "--" || e.Endpoint != pod+":8080" || e.Failed != len(e.Tried) || e.Why != why {
 			t.Errorf("one of two is logged as %+v", e)
 		}
 	}
