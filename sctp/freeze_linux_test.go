@@ -15,7 +15,6 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/packet"
 )
@@ -29,7 +28,7 @@ func (p *proxied) upgrade(loops int) error {
 	}
 	old, oldLoops := p.server, p.loops
 	// The balancer of the old process does not take part any more either.
-	p.balancer = new(lb.Balancer)
+	p.balancer = newBalancer(loops)
 	next := &Server{Config: old.Config}
 	next.Loops, next.LB = group, p.balancer
 	p.loops, p.server = group, next

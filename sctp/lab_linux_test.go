@@ -102,6 +102,8 @@ type answer struct {
 	Why   string
 	Stats Stats
 	Found []look.Info
+	Ended []look.Ended        // what was logged so far
+	Times [lb.Measures]uint64 // how many were counted
 }
 
 // obey runs a Server by orders until there are no more.
@@ -135,6 +137,21 @@ type proxied struct {
 	frontends []netip.AddrPort
 	last      order
 	before    int // descriptors
+
+	mu    sync.Mutex // guards ended
+	ended []look.Ended
+}
+
+// log keeps what has ended.
+func (p *proxied) log(e *look.Ended) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = append(p.ended, *e)
+}
+
+// newBalancer returns one whose Services are logged and timed.
+func newBalancer(loops int) *lb.Balancer {
+	return &lb.Balancer{Loops: loops, Timed: 2, Defaults: lb.Policies{AccessLog: "all"}}
 }
 
 // close ends the Server, and looks what it leaves behind.
@@ -178,7 +195,7 @@ func descriptors() int {
 func (p *proxied) obey(o *order, a *answer) (err error) {
 	switch o.Do {
 	case "setup":
-		p.balancer = new(lb.Balancer)
+		p.balancer = newBalancer(o.Loops)
 		// The runtime's poller and what this opens stay.
 		if _, err := os.ReadFile("/proc/self/stat"); err != nil {
 			return err
@@ -188,7 +205,8 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 			return err
 		}
 		p.server = &Server{Engine: o.Engine, Config: Config{
-			Config:          session.Config{Loops: p.loops, LB: p.balancer, DialTimeouts: o.Server.DialTimeouts},
+			Config: session.Config{Loops: p.loops, LB: p.balancer, DialTimeouts: o.Server.DialTimeouts,
+				Log: p.log},
 			MaxAssociations: o.Server.MaxAssociations, IdleTimeout: o.Server.IdleTimeout}}
 		err = p.server.Choose()
 		_, a.Why = p.server.InUse()
@@ -221,6 +239,18 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 			}
 		}
 		return err
+	case "log":
+		p.mu.Lock()
+		a.Ended = slices.Clone(p.ended)
+		p.mu.Unlock()
+		p.balancer.Times(func(_ lb.ID, of *lb.Times) {
+			for m := range of {
+				for _, n := range of[m].Buckets {
+					a.Times[m] += n
+				}
+			}
+		})
+		return nil
 	case "shutdown":
 		ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
 		defer cancel()

@@ -90,8 +90,12 @@ type assoc struct {
 	handshake       handshake
 	born            int64 // when it began, on the loop's clock
 	active          int64 // when it last passed a packet, on the loop's clock
+	note            *note // what is logged of it, once the backend has answered; nil: nothing is
 	phase           phase
 	counted         bool // as established
+	silent          bool // so was the last backend that has failed
+	spoke           bool // the backend has sent user data
+	clientShut      bool // it is the client that has begun to shut down
 }
 
 // fromClient judges a sound packet of the client at time now, and moves the phase on.

@@ -43,6 +43,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	}
 	claim, ok := sh.admit(f, d.peer)
 	if !ok {
+		sh.logRefused(f, netip.AddrPortFrom(d.peer, c.Source))
 		return
 	}
 	a := &assoc{sh: sh, born: now, active: now, claim: claim}
@@ -71,7 +72,7 @@ func (sh *shard) room() bool {
 	a := oldest.Value.(*assoc)
 	if a.phase != ended {
 		sh.count.Evicted.Add(1)
-		a.finish()
+		a.finish(lb.Evicted)
 	}
 	a.remove()
 	return true
@@ -102,7 +103,7 @@ func (a *assoc) dialNext() {
 				sh.cfg.LB.RefuseFull(d.Flow())
 			}
 			session.Refuse(&sh.count.Stats, err)
-			a.abort()
+			a.abort(session.EndOf(err, a.silent))
 			return
 		}
 		a.choice = choice
@@ -126,6 +127,7 @@ func (a *assoc) dialNext() {
 // dialFailed ends an attempt and remembers the backend as tried.
 func (a *assoc) dialFailed(err error) {
 	a.dial.Failed(a.choice)
+	a.silent = err == errSilent
 	a.leave(err)
 }
 

@@ -118,7 +118,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	for i, sh := range e.shards { // there are sockets now by which to tell both sides
 		errs = append(errs, sh.loop.Do(func() {
 			for _, a := range looping[i] {
-				a.abort()
+				a.abort(lb.Killed)
 			}
 		}))
 	}
@@ -139,7 +139,8 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 		return nil // not a state that Freeze returns
 	}
 	a := &assoc{sh: sh, born: f.Kept.Born, active: now - int64(f.Idle), tags: p.Tags,
-		phase: phase(p.Phase), counted: p.Counted, meter: lb.ResumeMeter(f.Kept.In, f.Kept.Out)}
+		phase: phase(p.Phase), counted: p.Counted, spoke: f.Kept.Out > 0,
+		meter: lb.ResumeMeter(f.Kept.In, f.Kept.Out)}
 	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
 	if p.Waiting > 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
@@ -13,7 +14,7 @@ func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 	sh := a.sh
 	if was == opening {
 		if a.phase == answered {
-			a.dial.Answered(a.choice)
+			a.answered(a.dial.Answered(a.choice))
 		}
 		a.endDial()
 	}
@@ -26,17 +27,21 @@ func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 		}
 		sh.open.add(a)
 	case ending:
+		a.clientShut = from == &a.client
 		sh.open.add(a)
 	case ended:
+		end := lb.Normal
 		switch {
 		case c.Kinds&wire.KindAbort == 0:
 			sh.count.Completed.Add(1)
 		case from == &a.client:
 			sh.count.ClientAborts.Add(1)
+			end = early(was, lb.ClientConnect, lb.ClientData)
 		default:
 			sh.count.BackendAborts.Add(1)
+			end = early(was, lb.ServerConnect, lb.ServerData)
 		}
-		a.finish()
+		a.finish(end)
 	}
 }
 
@@ -73,11 +78,12 @@ func (a *assoc) startTimer() {
 
 // finish ends an association: it counts no more, and its choice is given back. It
 // stays for what is sent again.
-func (a *assoc) finish() {
+func (a *assoc) finish(end lb.End) {
 	if a.list == &a.sh.over {
 		return
 	}
 	sh := a.sh
+	a.ends(end)
 	a.endDial()
 	a.phase = ended
 	a.leave(nil)
@@ -88,14 +94,14 @@ func (a *assoc) finish() {
 }
 
 // abort tells both sides that the association is over.
-func (a *assoc) abort() {
+func (a *assoc) abort(end lb.End) {
 	if a.phase != ended {
 		a.sh.send(wire.Abort(cmp.Or(a.tags.Client, a.handshake.asked), false), &a.client, 0)
 		if tag := a.tags.Backend; tag != 0 {
 			a.sh.send(wire.Abort(tag, false), &a.backend, 0)
 		}
 	}
-	a.finish()
+	a.finish(end)
 }
 
 // remove removes an association that is over.
@@ -130,5 +136,5 @@ func (a *assoc) Expire(*eventloop.Timer) {
 		return
 	}
 	sh.count.Expired.Add(1)
-	a.abort()
+	a.abort(a.expired())
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
@@ -50,6 +51,7 @@ type shard struct {
 	claims    session.Claims
 	ports     uint16
 	drain     eventloop.Drain
+	sample    look.Sample // of associations that are logged
 	count     engine.Counters
 }
 
@@ -180,7 +182,7 @@ func (sock *rawSocket) handle(d *received, now int64) {
 		a.dialFailed(errRefused)
 		a.dialNext()
 	case fresh:
-		a.finish()
+		a.finish(lb.ServerTimeout) // unless it has ended already
 		a.remove()
 		sock.handleUnknown(d, &c, now)
 	case pass:
@@ -215,6 +217,9 @@ func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
 		sh.count.PacketsOut.Add(1)
 	}
 	sh.count.Pass(to == &a.backend, c.Messages, int(c.Bytes), &a.meter, a.choice)
+	if to == &a.client && c.Messages > 0 && !a.spoke {
+		a.speaks()
+	}
 	sock.add(b, to, d.tos, hops)
 }
 
@@ -297,7 +302,7 @@ func (sh *shard) leaveGone() {
 func (sh *shard) stop() {
 	for _, g := range []*assocList{&sh.dialling, &sh.open} {
 		for a := range g.all() {
-			a.abort()
+			a.abort(early(a.phase, lb.KilledInConnect, lb.Killed))
 		}
 	}
 	for a := range sh.over.all() {
