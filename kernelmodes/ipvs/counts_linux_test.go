@@ -44,6 +44,16 @@ func TestCounts(t *testing.T) {
 			ask(n.Node, lb.TCP, external)
 		}
 		found, want := read(), map[netip.AddrPort]uint64{s.Addresses[0].Addr: 5, external: 3}
+		testbed.Eventually(t, "the kernel sums up what its processors have counted", func() bool {
+			found = read()
+			for at, connections := range want {
+				all := found[lb.Frontend{Protocol: lb.TCP, Addr: at}]
+				if all[0].Connections != connections || all[1].Connections != connections {
+					return false
+				}
+			}
+			return true
+		})
 		if len(found) != len(want) {
 			t.Errorf("there are %d virtual servers with connections, want %d: %v", len(found), len(want), found)
 		}

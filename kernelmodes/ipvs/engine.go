@@ -139,7 +139,8 @@ type Stats struct {
 func (e *Engine) Stats() Stats { return e.stats() }
 
 // Counts are the kernel's own of what a virtual server, or one of its real servers, has had since the kernel has it.
-// Bytes have the headers of IP. Connections and packets have 32 bits.
+// Bytes have the headers of IP. Connections and packets have 32 bits. The kernel sums them up every 2 s, unless
+// net.ipv4.vs.run_estimation is 0.
 type Counts struct {
 	Connections           uint64 // and flows of UDP
 	PacketsIn, PacketsOut uint64

@@ -82,8 +82,8 @@ func prefix(text string) (netip.Prefix, error) {
 
 // each passes what there is to visit, from a place on, until that wants no more or time is up, and returns where to go
 // on, and whether there is more.
-func (s *Sources) each(q *look.Query, at place, visit func(look.Info) bool) (place, bool, error) {
-	until := time.Now().Add(lookTime)
+func (s *Sources) each(q *look.Query, at place, within time.Duration, visit func(look.Info) bool) (place, bool, error) {
+	until := time.Now().Add(within)
 	for ; at.Server < len(s.Servers); at.Server, at.Loop = at.Server+1, 0 {
 		if q.ByProtocol && at.Server < len(protocols) && protocols[at.Server] != q.Protocol {
 			continue
@@ -150,7 +150,7 @@ func (s *Sources) connections(q url.Values) (any, error) {
 		}
 	}
 	page, limit := List[Connection]{Items: []Connection{}}, max(int(n), 1)
-	at, more, err := s.each(&wanted, at, func(i look.Info) bool {
+	at, more, err := s.each(&wanted, at, lookTime, func(i look.Info) bool {
 		if state == "" || i.State == state {
 			page.Items = append(page.Items, connectionOf(&i))
 		}
@@ -167,6 +167,17 @@ func (s *Sources) connections(q url.Values) (any, error) {
 		page.Continue = base64.RawURLEncoding.EncodeToString(text)
 	}
 	return page, nil
+}
+
+// Connections returns connections of a Service: so many at most, and those that are found within a time. more says that
+// there may be others.
+func (s *Sources) Connections(of lb.Name, limit int, within time.Duration) (all []Connection, more bool, err error) {
+	q := look.Query{Namespace: of.Namespace, Name: of.Name}
+	_, more, err = s.each(&q, place{}, within, func(i look.Info) bool {
+		all = append(all, connectionOf(&i))
+		return len(all) < limit
+	})
+	return all, more, err
 }
 
 func connectionOf(i *look.Info) Connection {
@@ -218,7 +229,7 @@ func (s *Sources) clients(q url.Values) (any, error) {
 	all, out := make(map[netip.Addr]*Talker), Talkers{Items: []Talker{}}
 	at, more := place{}, true
 	for deadline := time.Now().Add(writeTimeout / 2); more; {
-		at, more, err = s.each(&wanted, at, func(i look.Info) bool {
+		at, more, err = s.each(&wanted, at, lookTime, func(i look.Info) bool {
 			if state == "" || i.State == state {
 				out.add(all, &i)
 			}

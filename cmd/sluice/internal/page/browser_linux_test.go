@@ -292,6 +292,14 @@ func TestBrowser(t *testing.T) {
 			t.Errorf("%s is wider than the window", name)
 		}
 	}
+	b.open(w.url + "/service?namespace=default&name=web")
+	if rows := b.js(`document.querySelectorAll("section[aria-labelledby=connections] tbody tr").length`); rows != "50" {
+		t.Errorf("the page of a Service has %s connections", rows)
+	}
+	b.js(`document.querySelector("section[aria-labelledby=connections] .scroll").focus()`)
+	if name := b.js(`document.activeElement.getAttribute("aria-label")`); name != "Table of connections" {
+		t.Errorf("the keyboard leads to %q", name)
+	}
 	b.open(w.url + "/")
 	if rows := b.js(`document.querySelectorAll("tbody tr").length`); rows != "50" {
 		t.Errorf("the table has %s rows", rows)

@@ -64,7 +64,7 @@ func (w *writer) bottom() {
 		w.put(choose(i > 0, ", ")+`<a href="/v1/%">%</a>`, name, name)
 	}
 	w.put(`. For Prometheus: <a href="/metrics">metrics</a>.</p>
-<p>What the kernel forwards by itself is not counted here.</p>
+<p>Rates and charts do not count what the kernel forwards by itself.</p>
 </footer>
 </body>
 </html>

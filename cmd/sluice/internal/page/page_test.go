@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/cli"
+	"github.com/sluice-lb/sluice/internal/look"
 )
 
 func get(t testing.TB, address string) (int, http.Header, string) {
@@ -290,3 +291,33 @@ func BenchmarkOverview(b *testing.B) {
 		})
 	}
 }
+
+// TestConnections: the page of a Service shows some of its connections, and what the kernel counts beside what user
+// space does.
+func TestConnections(t *testing.T) {
+	w := newWorld(t, 3)
+	web := w.page(t, "/service?namespace=default&name=web")
+	if n := strings.Count(web, `<th scope="row" class="code">192.0.2.`); n != shownConnections {
+		t.Errorf("there are %d connections, want %d", n, shownConnections)
+	}
+	expect(t, "the page of a Service", text(web), "192.0.2.0:4000 10.96.0.10:80 10.244.10.1:8080 established userspace "+
+		"1 h 30 min 3 s 1.5 kB 2.5 MB", "The first 50 that were found. All: sluice connections default/web")
+	dns := text(w.page(t, "/service?namespace=kube-system&name=kube-dns"))
+	expect(t, "the page of one in the kernel", dns, "192.0.2.60:4000 10.96.0.10:80 10.244.10.1:8080 established nftables "+
+		"– 3 s – –", "The same on a node: sluice connections kube-system/kube-dns")
+	open := regexp.MustCompile(`2 / 2 ([0-9,]+)`).FindStringSubmatch(dns)
+	if len(open) < 2 || !strings.HasPrefix(open[1], "7,") && !strings.HasPrefix(open[1], "8,") {
+		t.Errorf("open are %q, of which the kernel has 7,777:\n%.3000s", open, dns)
+	}
+	expect(t, "a Service without", text(w.page(t, "/service?namespace=shop&name=cart")),
+		"None is open. sluice connections shop/cart lists them on a node.")
+	w.Servers = []api.Server{gone{}}
+	expect(t, "while the process hands over", text(w.page(t, "/service?namespace=default&name=web")),
+		"They cannot be shown now: the process that was asked has handed over, or ends: ask anew.")
+}
+
+// gone is of a process that ends.
+type gone struct{}
+
+// Look fails.
+func (gone) Look(int, int, *look.Query, func(look.Info) bool) (int, error) { return 0, io.EOF }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
@@ -13,9 +14,14 @@ import (
 )
 
 const (
-	// ownEvents is how many events the page of a Service shows, and asked how many addresses can be asked about there.
-	ownEvents = 20
-	asked     = 50
+	// ownEvents is how many events the page of a Service shows, asked how many addresses can be asked about there, and
+	// shownConnections how many connections it shows.
+	ownEvents        = 20
+	asked            = 50
+	shownConnections = 50
+
+	// lookTime is how long connections are looked for: those of a Service may be few among very many.
+	lookTime = 100 * time.Millisecond
 )
 
 // servicePage is the page of one Service.
@@ -32,7 +38,7 @@ type servicePage struct {
 	Next            string // page of endpoints
 	Policies        []policyRow
 	Events          []event
-	Connections     string // the command that lists them
+	Connections     connections
 	Ask             ask
 }
 
@@ -55,6 +61,22 @@ type endpoint struct {
 type policyRow struct {
 	Port string
 	api.Policy
+}
+
+// connections are those of the Service that are open.
+type connections struct {
+	Shown   []api.Connection
+	More    bool   // there may be others
+	Trouble string // why they cannot be shown
+	Command string // that lists all
+}
+
+func (c *connections) look(p *pages, of lb.Name) {
+	var err error
+	if c.Shown, c.More, err = p.api.Connections(of, shownConnections, lookTime); err != nil {
+		c.Trouble = err.Error()
+	}
+	c.Command = "sluice connections " + shellWord(of.Namespace+"/"+of.Name)
 }
 
 // ask is the form that explains what becomes of a client.
@@ -97,7 +119,7 @@ func (p *pages) service(r *http.Request, f *frame) (body, error) {
 		return nil, err
 	}
 	s.Events = eventsOf(events.Items, f.Now)
-	s.Connections = "sluice connections " + shellWord(name.Namespace+"/"+name.Name)
+	s.Connections.look(p, name)
 	s.Ask.answer(p, q)
 	return s, nil
 }

@@ -2,6 +2,7 @@ package page
 
 import (
 	"strings"
+	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 )
@@ -31,9 +32,7 @@ func (s *servicePage) html(w *writer, _ *frame) {
 	w.put("</section>\n")
 	s.portTable(w)
 	s.endpointTable(w)
-	w.put(`<section aria-labelledby="connections"><h2 id="connections">Connections</h2>
-<p>Who is connected now: <code>%</code></p></section>
-`, s.Connections)
+	s.Connections.html(w)
 	if len(s.Policies) > 0 {
 		s.policyTable(w)
 	}
@@ -158,6 +157,53 @@ func (s *servicePage) endpointTable(w *writer) {
 		w.put(` · <a rel="next" href="%">Next page</a>`, s.Next)
 	}
 	w.put("</p></section>\n")
+}
+
+func (c *connections) html(w *writer) {
+	w.put(`<section aria-labelledby="connections"><h2 id="connections">Connections</h2>
+`)
+	if c.Trouble != "" {
+		w.put(`<p class="trouble">They cannot be shown now: %.</p>`, c.Trouble)
+	}
+	if len(c.Shown) > 0 {
+		w.table("connections", "Connections and flows that are open, with their clients and endpoints")
+		w.heads("Client", "Asked for", "Endpoint", "State", "Path", "#Age", "#Idle", "#From client", "#To client")
+		for i := range c.Shown {
+			one := &c.Shown[i]
+			w.put(`<tr><th scope="row" class="code">%</th><td class="code">%</td><td class="code">%</td><td>%</td><td>%</td>`,
+				one.Client, one.Address, one.Endpoint, one.State, one.Path)
+			w.cells(secondsOf(one.Age), secondsOf(one.Idle), bytesIf(one.BytesIn), bytesIf(one.BytesOut))
+			w.put("</tr>\n")
+		}
+		w.endTable()
+	}
+	switch {
+	case c.More && len(c.Shown) > 0:
+		w.put(`<p>The first % that were found. All: <code>%</code></p>`, len(c.Shown), c.Command)
+	case c.More || c.Trouble != "":
+		w.put(`<p>All that are open: <code>%</code></p>`, c.Command)
+	case len(c.Shown) == 0:
+		w.put(`<p class="note">None is open. <code>%</code> lists them on a node.</p>`, c.Command)
+	default:
+		w.put(`<p>The same on a node: <code>%</code></p>`, c.Command)
+	}
+	w.put("</section>\n")
+}
+
+// secondsOf writes how long something lasts, unless that is not known.
+func secondsOf(s *float64) string {
+	if s == nil {
+		return notCounted
+	}
+	var begin time.Time
+	return span(begin.Add(time.Duration(*s*float64(time.Second))), begin)
+}
+
+func bytesIf(n *uint64) string {
+	if n == nil {
+		return notCounted
+	}
+	return bytesOf(*n)
 }
 
 func (s *servicePage) policyTable(w *writer) {

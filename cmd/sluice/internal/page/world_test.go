@@ -18,8 +18,10 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -111,6 +113,13 @@ func newWorld(t testing.TB, others int) *world {
 			Open:        api.Open{TCP: 5123, UDP: 64},
 			Descriptors: api.Descriptors{Used: 10374, Limit: 1048576}}
 	}
+	w.Servers, w.Loops = []api.Server{opened{}}, 1
+	w.Kernel = func() kernelflows.Counts {
+		of := lb.ID{Namespace: "kube-system", Name: "kube-dns", Port: "dns", Protocol: lb.UDP}
+		at := netip.MustParseAddrPort("10.244.12.1:8080")
+		return kernelflows.Counts{of: {Count: kernelflows.Count{Open: 7777},
+			Endpoints: map[netip.AddrPort]kernelflows.Count{at: {Open: 5555}}}}
+	}
 	w.live(t, now)
 	pages, err := Handler(w.Sources)
 	if err != nil {
@@ -125,6 +134,26 @@ func newWorld(t testing.TB, others int) *world {
 	t.Cleanup(s.Close)
 	w.url = s.URL
 	return w
+}
+
+// opened are connections that are open: 60 of default/web, and one of kube-system/kube-dns, which the kernel forwards.
+type opened struct{}
+
+// Look passes them on.
+func (opened) Look(_, from int, q *look.Query, visit func(look.Info) (more bool)) (next int, err error) {
+	for at := from; at < 61; at++ {
+		i := look.Info{Protocol: lb.TCP, Client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(at)}), 4000),
+			Asked: netip.MustParseAddrPort("10.96.0.10:80"), Service: lb.ID{Namespace: "default", Name: "web"},
+			Backend: netip.MustParseAddrPort("10.244.10.1:8080"), State: look.Established, Age: 90 * time.Minute,
+			Idle: 3 * time.Second, Known: true, In: 1500, Out: 2_500_000}
+		if at == 60 {
+			i.Service, i.Kernel, i.Age = lb.ID{Namespace: "kube-system", Name: "kube-dns"}, &look.Kernel{Path: "nftables"}, -1
+		}
+		if q.Has(&i) && !visit(i) {
+			return at + 1, nil
+		}
+	}
+	return look.End, nil
 }
 
 // live has clients come in steps of 5 s until 10 s ago, and some since then, so that rates are above 0 however late
