@@ -1,12 +1,14 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"net/netip"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
 )
 
@@ -54,10 +56,11 @@ func (c *content) number(addr netip.AddrPort, number uint32, n int32) {
 // as can be, for a packet may have it already.
 type endpoints struct {
 	given map[netip.AddrPort]*given
-	come  []netip.AddrPort // since settle
-	gone  []uint32         // since settle
-	free  []uint32         // the longest ago first
-	last  uint32           // that was never given before
+	come  []netip.AddrPort          // since settle
+	gone  []uint32                  // since settle
+	free  []uint32                  // the longest ago first
+	last  uint32                    // that was never given before
+	kept  map[netip.AddrPort]uint32 // by an earlier process, and not taken yet
 	parts [256]atomic.Pointer[map[netip.AddrPort]uint32]
 }
 
@@ -73,7 +76,11 @@ func (e *endpoints) take(addr netip.AddrPort, mask uint32) uint32 {
 		return g.number
 	}
 	g := &given{refs: 1}
+	kept, had := e.kept[addr]
 	switch one := mask & -mask; {
+	case had:
+		g.number = kept
+		delete(e.kept, addr)
 	case e.last != mask && bits.OnesCount32(mask) > 0:
 		e.last += one
 		g.number = e.last
@@ -109,7 +116,39 @@ func (e *endpoints) settle() {
 		}
 	}
 	e.free = append(e.free, e.gone...)
-	e.come, e.gone = nil, nil
+	for _, number := range e.kept {
+		e.free = append(e.free, number)
+	}
+	e.come, e.gone, e.kept = nil, nil, nil
+}
+
+// keep has endpoints keep the numbers that an earlier process has given them: it may be asked until this one is. Other
+// endpoints get those last, since it may still say them.
+func (e *endpoints) keep(list []nft.Element, mask uint32, ipv6 bool) {
+	e.kept = make(map[netip.AddrPort]uint32, len(list))
+	used := make(map[uint32]bool, len(list))
+	for _, x := range list {
+		if addr, number, ok := numbered(x, ipv6); ok && number&^mask == 0 && number != 0 {
+			e.kept[addr], used[number] = number, true
+			e.last = max(e.last, number)
+		}
+	}
+	for number := mask & -mask; number != 0 && number < e.last; number += mask & -mask {
+		if !used[number] {
+			e.free = append(e.free, number)
+		}
+	}
+}
+
+// numbered reads an element that content.number has made.
+func numbered(x nft.Element, ipv6 bool) (addr netip.AddrPort, number uint32, ok bool) {
+	size := len(nft.Key(netfilter.Unspecified(ipv6)))
+	if len(x.Key) != 4 || len(x.Data) < size+2 {
+		return addr, 0, false
+	}
+	ip, ok := netip.AddrFromSlice([]byte(x.Data[:size]))
+	port := binary.BigEndian.Uint16([]byte(x.Data[size:]))
+	return netip.AddrPortFrom(ip, port), binary.NativeEndian.Uint32([]byte(x.Key)), ok
 }
 
 // clear forgets all endpoints: the table has gone.
@@ -117,7 +156,7 @@ func (e *endpoints) clear() {
 	for i := range e.parts {
 		e.parts[i].Store(nil)
 	}
-	e.given, e.come, e.gone, e.free, e.last = nil, nil, nil, nil, 0
+	e.given, e.come, e.gone, e.free, e.last, e.kept = nil, nil, nil, nil, 0, nil
 }
 
 // part is where an endpoint is looked for: each is copied when one of its endpoints changes.
@@ -157,6 +196,19 @@ func (e *Engine) table() string {
 		return queued
 	}
 	return table
+}
+
+// keepNumbers reads which numbers the table of an earlier process has.
+func (e *Engine) keepNumbers() error {
+	if e.Ask.Count == 0 {
+		return nil
+	}
+	list, _, err := nft.Elements(e.IPv6, e.table(), setNumbered)
+	if err == nil {
+		e.endpoints.clear()
+		e.endpoints.keep(list, e.Ask.Mask, e.IPv6)
+	}
+	return err
 }
 
 func (e *Engine) number(addr netip.AddrPort) uint32 { return e.endpoints.of(addr) }

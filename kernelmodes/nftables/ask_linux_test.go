@@ -22,15 +22,18 @@ func TestAskModel(t *testing.T) {
 		t.Logf("seed %d", seed)
 		m := &lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v6}
 		e := &Engine{IPv6: v6, Ask: ask}
+		same := 0
 		for n := range map[bool]int{false: 300, true: 50}[testing.Short()] {
 			before := make(map[int]lb.Service)
 			for i, s := range m.Now {
 				before[i] = s
 			}
 			m.Change()
+			had := e.endpoints.given
 			if m.Rand.IntN(40) == 0 {
-				e = &Engine{IPv6: v6, Ask: ask} // another process
+				e = &Engine{IPv6: v6, Ask: ask} // another process, which gives endpoints the same numbers
 			}
+			took := e.content == nil && len(had) > 0
 			d := lab.Whole(m.Services()...)
 			if e.content != nil && m.Rand.IntN(4) > 0 {
 				d = m.Since(before)
@@ -42,6 +45,11 @@ func TestAskModel(t *testing.T) {
 			numbers := make(map[string]bool)
 			for addr, g := range e.endpoints.given {
 				numbers[nft.Key(g.number)] = true
+				if was := had[addr]; took && was != nil && was.number != g.number {
+					t.Fatalf("change %d: %s has number %#x, and in the process before %#x", n, addr, g.number, was.number)
+				} else if took {
+					same++
+				}
 				if e.Number(addr) != g.number {
 					t.Fatalf("change %d: %s is known as %#x, want %#x", n, addr, e.Number(addr), g.number)
 				}
@@ -61,6 +69,9 @@ func TestAskModel(t *testing.T) {
 				}
 				return err
 			})
+		}
+		if same == 0 {
+			t.Error("no process has taken over")
 		}
 	})
 }
@@ -123,6 +134,29 @@ func TestNumbers(t *testing.T) {
 					t.Fatalf("step %d: %s is known as %#x, want %#x", step, a, e.of(a), n)
 				}
 			}
+		}
+	}
+	list := []nft.Element{}
+	before := make(map[uint32]netip.AddrPort)
+	for a, n := range numbers {
+		if n == 0 {
+			delete(numbers, a)
+			continue
+		}
+		list = append(list, nft.Element{Key: nft.Key(n), Data: nft.Key(a.Addr(), a.Port())})
+		before[n] = a
+	}
+	e = endpoints{}
+	e.keep(list, mask, false)
+	for i := range byte(most) { // others, which get all that are free before those that were another's
+		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, i}), 80)
+		if n := e.take(a, mask); n == 0 != (int(i) >= most-len(before)) || before[n].IsValid() {
+			t.Errorf("new endpoint %d of %d beside %d kept ones has number %#x", i, most, len(before), n)
+		}
+	}
+	for a, n := range numbers {
+		if is := e.take(a, mask); is != n {
+			t.Errorf("%s has number %#x in the next process, and before %#x", a, is, n)
 		}
 	}
 	e.clear()

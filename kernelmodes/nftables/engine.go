@@ -47,7 +47,7 @@ type Ask struct {
 }
 
 // Number returns the bits of the mark that send a flow to an endpoint, 0 if it has none. An endpoint has the same ones
-// for as long as it is one of a Service. Any goroutine may call it.
+// for as long as it is one of a Service, also in the process that takes over. Any goroutine may call it.
 func (e *Engine) Number(endpoint netip.AddrPort) uint32 { return e.number(endpoint) }
 
 // Probe checks that this host can forward Services: that the kernel takes each kind of rule and
@@ -106,6 +106,15 @@ type Stats struct {
 	FlowsDeleted uint64 // conntrack entries
 	Rules        int
 	Elements     int // of sets and maps, but those of clients with affinity
+}
+
+// Add adds what another engine has done.
+func (s *Stats) Add(other Stats) {
+	s.Transactions += other.Transactions
+	s.Failures += other.Failures
+	s.FlowsDeleted += other.FlowsDeleted
+	s.Rules += other.Rules
+	s.Elements += other.Elements
 }
 
 // Stats may be called by any goroutine.

@@ -72,6 +72,9 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 		return err
 	}
 	if e.content == nil {
+		if err := e.keepNumbers(); err != nil {
+			return err
+		}
 		t := &nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}
 		e.content = newContent(t, s)
 		e.content.endpoints = &e.endpoints

@@ -3,6 +3,7 @@ package queue
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -24,6 +25,7 @@ import (
 )
 
 // serve is a program that has a Service with these backends until SIGTERM, and then says how many flows it chose for.
+// Where another process still answers it says that its rules are written.
 func serve(backends []string) int {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -40,6 +42,10 @@ func serve(backends []string) int {
 	}
 	if err == nil {
 		err = s.Start()
+	}
+	if errors.Is(err, syscall.EPERM) {
+		fmt.Println("written")
+		err = s.Await(context.Background())
 	}
 	if err != nil {
 		fmt.Println(err)
@@ -58,6 +64,16 @@ func serve(backends []string) int {
 // process starts the program and waits until it is ready.
 func process(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, line func() string) {
 	t.Helper()
+	p, line = launch(t, l, backends)
+	if first := line(); first != "ready" {
+		t.Fatalf("the process says %q", first)
+	}
+	return p, line
+}
+
+// launch starts the program.
+func launch(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, line func() string) {
+	t.Helper()
 	r, w, err := os.Pipe()
 	testbed.Check(t, err)
 	t.Cleanup(func() { _ = r.Close() })
@@ -70,9 +86,6 @@ func process(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, l
 	line = func() string {
 		text, _ := lines.ReadString('\n')
 		return strings.TrimSpace(text)
-	}
-	if first := line(); first != "ready" {
-		t.Fatalf("the process says %q", first)
 	}
 	return p, line
 }
@@ -171,4 +184,55 @@ func TestCrash(t *testing.T) {
 		t.Errorf("the next process chose for %d flows, %v; want 100 at least", chosen, err)
 	}
 	testbed.Check(t, p.Wait(t.Context()))
+}
+
+// TestTakeOver: while one process answers and the rules are already those of the next, each flow gets where the first one
+// says, though the next has other endpoints in another order; then the next one answers. No SYN is lost.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{Pods: 3}, func(int) lab.Engine { return new(nftables.Engine) })
+	var backends []string
+	for _, pod := range l.Pods {
+		testbed.Keep(t)(pod.WhoTCP(":8080"))
+		backends = append(backends, netip.AddrPortFrom(pod.Addr4, 8080).String())
+	}
+	vip := lab.At(lab.VIP(false, 1), 80)
+	who := func() string {
+		t.Helper()
+		name, _, _ := strings.Cut(lab.Ask(l.Client, lb.TCP, vip), " ")
+		return name
+	}
+	first, said := process(t, l, backends[1:2])
+	second, line := launch(t, l, []string{backends[2], backends[0], backends[1]})
+	if text := line(); text != "written" {
+		t.Fatalf("the second process says %q", text)
+	}
+	for range 9 {
+		if name := who(); name != l.Pods[1].Name {
+			t.Fatalf("a flow gets to %q, want %s as the first process says", name, l.Pods[1].Name)
+		}
+	}
+	first.Signal(syscall.SIGTERM)
+	if chosen := said(); chosen != "9" {
+		t.Errorf("the first process chose for %s flows, want 9", chosen)
+	}
+	if text := line(); text != "ready" {
+		t.Fatalf("the second process says %q", text)
+	}
+	count := make(map[string]int)
+	for range 9 {
+		count[who()]++
+	}
+	for name, n := range count {
+		if n != 3 || len(count) != 3 {
+			t.Errorf("%s had %d of 9 flows, want 3 each", name, n)
+		}
+	}
+	second.Signal(syscall.SIGTERM)
+	if chosen := line(); chosen != "9" {
+		t.Errorf("the second process chose for %s flows, want 9", chosen)
+	}
+	if n := repeated(t, l.Client); n > 0 {
+		t.Errorf("%d SYNs were lost", n)
+	}
 }
