@@ -30,6 +30,7 @@ type events struct{}
 func (events) listen(Kinds, func(*Event)) error { return errors.ErrUnsupported }
 
 func (events) only([]netip.Addr) error { return errors.ErrUnsupported }
+func (events) all() error              { return errors.ErrUnsupported }
 
 func (events) stats() EventStats { return EventStats{} }
 

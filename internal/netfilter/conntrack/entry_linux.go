@@ -1,8 +1,11 @@
 package conntrack
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -17,9 +20,63 @@ import (
 const ctaProtoInfoState = 1
 
 func entries(ipv6 bool, begin func(), visit func(*Entry)) error {
+	return new(Conn).Entries(ipv6, begin, visit)
+}
+
+// Conn is a socket for what is asked about entries again and again, in the network namespace of the thread that opened
+// it. Any goroutine may use it.
+type Conn struct{ nfnl.Conn }
+
+// Open opens the socket.
+func Open() (*Conn, error) {
+	c, err := nfnl.Open()
+	if err != nil {
+		return nil, fmt.Errorf("open socket for conntrack: %w", err)
+	}
+	return &Conn{*c}, nil
+}
+
+// Find returns the entry of a flow, by the ends that its first packet had. It is not ok if there is none.
+func (c *Conn) Find(protocol lb.Protocol, src, dst netip.AddrPort) (e Entry, ok bool, err error) {
+	// The answer says that more is to come, which is the acknowledgement.
+	err = c.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK, nfnl.Family(dst.Addr().Is6()),
+		tuple(protocol, src, dst), nil, func(m nfnl.Value) { e, ok = parseEntry(m), true })
+	if err != nil && !errors.Is(err, syscall.ENOENT) {
+		return e, false, fmt.Errorf("find conntrack entry: %w", err)
+	}
+	return e, ok, nil
+}
+
+// Delete deletes an entry, and reports whether it was there.
+func (c *Conn) Delete(e *Entry) (ok bool, err error) {
+	attrs := nfnl.Attr(tuple(e.Protocol, e.Src, e.Dst), nl.CTA_ID, binary.BigEndian.AppendUint32(nil, e.ID))
+	err = c.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, nfnl.Family(e.Dst.Addr().Is6()),
+		attrs, nil, nil)
+	if err != nil && !errors.Is(err, syscall.ENOENT) {
+		return false, fmt.Errorf("delete conntrack entry: %w", err)
+	}
+	return err == nil, nil
+}
+
+// tuple says by its first packet which flow is meant.
+func tuple(protocol lb.Protocol, src, dst netip.AddrPort) []byte {
+	from, to := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
+	if dst.Addr().Is6() {
+		from, to = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+	}
+	ip := nfnl.Attr(nfnl.Attr(nil, from, src.Addr().AsSlice()), to, dst.Addr().AsSlice())
+	proto := nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{netfilter.ProtocolNumber(protocol)})
+	proto = nfnl.Attr(proto, nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, src.Port()))
+	proto = nfnl.Attr(proto, nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, dst.Port()))
+	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_IP, ip)
+	return nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nfnl.AttrNested(b, nl.CTA_TUPLE_PROTO, proto))
+}
+
+// Entries is the function of that name on the socket.
+func (c *Conn) Entries(ipv6 bool, begin func(), visit func(*Entry)) error {
 	e := new(Entry)
 	const get = nl.IPCTNL_MSG_CT_GET
-	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil, begin,
+	err := c.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil, begin,
 		func(m nfnl.Value) {
 			*e = parseEntry(m)
 			visit(e)

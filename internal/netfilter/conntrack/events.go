@@ -11,6 +11,13 @@ const (
 	New Kinds = 1 << iota
 	Update
 	Destroy
+
+	// Turn is those of Update alone with which a connection of TCP is answered, or has ended for both or by a reset, and
+	// those of SCTP. The kernel passes over others. They come as Update.
+	Turn
+
+	// Lost comes, without an entry, when events have found the buffer full.
+	Lost
 )
 
 // Event says what has become of an entry. Counts and times come with Destroy only. A connection that is refused is
@@ -34,7 +41,7 @@ type EventStats struct {
 
 // Listen calls handle, on a goroutine of its own, for events of some kinds in the network namespace of the calling
 // thread, until Close. handle must not keep the event, and should not wait: what the kernel has to say meanwhile has a
-// bounded buffer. Nothing comes before Only. On other systems than Linux the error is errors.ErrUnsupported.
+// bounded buffer. Nothing comes before Only or All. On other systems than Linux the error is errors.ErrUnsupported.
 //
 // The kernel has events of those entries only that were made while anyone listened, if
 // net.netfilter.nf_conntrack_events is 2, as it is from Linux 5.19 on.
@@ -46,6 +53,9 @@ func Listen(kinds Kinds, handle func(*Event)) (*Events, error) {
 // Only has those events come whose first packet went to one of some addresses, and now and then others: the kernel
 // compares with as many ranges as its filter has room for, and with the last 32 bits of IPv6.
 func (e *Events) Only(addrs []netip.Addr) error { return e.only(addrs) }
+
+// All has the events come of all entries whose destination is translated.
+func (e *Events) All() error { return e.all() }
 
 // Stats returns the counters.
 func (e *Events) Stats() EventStats { return e.stats() }

@@ -21,13 +21,14 @@ import (
 const eventRoom = 4 << 20
 
 // groups are the multicast groups of the kinds (enum nfnetlink_groups).
-var groups = map[Kinds]int{New: 1, Update: 2, Destroy: 3}
+var groups = map[Kinds]int{New: 1, Update: 2, Turn: 2, Destroy: 3}
 
 // memInfoDrops is SK_MEMINFO_DROPS of linux/sock_diag.h.
 const memInfoDrops = 8
 
 type events struct {
 	file    *os.File
+	kinds   Kinds
 	handled atomic.Uint64
 	ended   chan struct{}
 
@@ -41,6 +42,7 @@ func (e *events) listen(kinds Kinds, handle func(*Event)) error {
 		return os.NewSyscallError("socket", err)
 	}
 	e.file, e.ended = os.NewFile(uintptr(fd), "conntrack events"), make(chan struct{})
+	e.kinds = kinds
 	err = errors.Join(e.only(nil), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventRoom),
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	for kind, group := range groups {
@@ -56,8 +58,15 @@ func (e *events) listen(kinds Kinds, handle func(*Event)) error {
 	return nil
 }
 
-func (e *events) only(addrs []netip.Addr) error {
-	filter := destinations(addrs)
+func (e *events) only(addrs []netip.Addr) error { return e.filter(destinations(addrs)) }
+
+func (e *events) all() error { return e.filter(translated()) }
+
+// filter has the kernel pass what is of the kinds and passes a filter.
+func (e *events) filter(filter []unix.SockFilter) error {
+	if e.kinds&(Update|Turn) == Turn {
+		filter = append(turns(), filter...)
+	}
 	program := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return e.control(func(fd int) error {
 		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program)
@@ -92,6 +101,9 @@ func (e *events) serve(handle func(*Event)) {
 		n, err := e.file.Read(buffer)
 		switch {
 		case errors.Is(err, syscall.ENOBUFS): // some are lost, which the kernel counts
+			if *event = (Event{Kind: Lost}); e.kinds&Lost != 0 {
+				handle(event)
+			}
 		case err != nil:
 			return
 		case event.parse(buffer[:n], attrs):

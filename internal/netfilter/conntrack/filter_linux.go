@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,10 +48,70 @@ func destinations(addrs []netip.Addr) []unix.SockFilter {
 	return append(f, six...)
 }
 
+// Attributes of a message are after nlmsghdr and nfgenmsg. The kernel finds one by these (Documentation/networking/
+// filter.rst, "nla" and "nlan"): A is where to look, X is the kind, and A becomes where it is, or 0.
+const (
+	attrsAt    = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
+	findAttr   = 1<<32 - 0x1000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR
+	findInAttr = 1<<32 - 0x1000 + 16 // SKF_AD_OFF + SKF_AD_NLATTR_NEST
+)
+
+// find returns instructions after which A is where an attribute is, and that jump forward by none instructions if it
+// is not there.
+func find(how, kind uint32, none uint8) []unix.SockFilter {
+	return []unix.SockFilter{
+		{Code: unix.BPF_LDX | unix.BPF_IMM, K: kind},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: how},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: none},
+	}
+}
+
+// translated returns a filter that passes events of entries whose destination is translated.
+func translated() []unix.SockFilter {
+	f := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt}}
+	f = append(f, find(findAttr, nl.CTA_STATUS, 4)...)
+	return append(f,
+		unix.SockFilter{Code: unix.BPF_MISC | unix.BPF_TAX},
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IND, K: unix.SizeofNlAttr},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: uint32(DstTranslated)},
+		pass, drop)
+}
+
+// turns returns instructions that drop what is not of kind Turn, but for Destroy, and go on with the next ones else.
+func turns() []unix.SockFilter {
+	kindAt := 4 // the low byte of nlmsg_type, in the order of the host
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		kindAt++
+	}
+	state := []unix.SockFilter{
+		{Code: unix.BPF_MISC | unix.BPF_TAX},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: unix.SizeofNlAttr},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 3, K: uint32(TCPSynRecv)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 2, K: uint32(TCPTimeWait)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: uint32(TCPClose)},
+		drop,
+	}
+	last := len(state) - 1
+	tcp := append(find(findInAttr, ctaProtoInfoState, uint8(last)), state...)
+	// What has no state of TCP is of SCTP.
+	tcp = append(find(findInAttr, nl.CTA_PROTOINFO_TCP, uint8(len(tcp))), tcp...)
+	f := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: uint32(kindAt)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(1 + 3 + 2 + len(tcp)), K: nl.IPCTNL_MSG_CT_DELETE},
+		{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt},
+	}
+	f = append(f, find(findAttr, nl.CTA_PROTOINFO, 1)...)
+	f = append(f, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: 1}, drop)
+	return append(f, tcp...)
+}
+
+var (
+	drop = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+	pass = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16}
+)
+
 // within returns instructions that pass a message if the number that was loaded is in one of some spans: a tree.
 func within(list []span) []unix.SockFilter {
-	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
-	pass := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16}
 	switch len(list) {
 	case 0:
 		return []unix.SockFilter{drop}

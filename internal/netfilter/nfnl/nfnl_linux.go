@@ -25,8 +25,14 @@ func init() { nl.SocketTimeoutTv.Sec = 5 }
 // changed meanwhile. Both may be nil. attrs is serialised. f must not send requests. The error
 // is an errno, or one of the socket, or says that f has met broken attributes.
 func Request(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func(Value)) error {
+	return new(Conn).Request(subsystem, command, flags, family, attrs, begin, f)
+}
+
+// Request is that function on the socket of c.
+func (c *Conn) Request(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func(Value)) error {
 	for try := 0; ; try++ {
 		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
+		req.Sockets = c.sockets
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 		req.AddRawData(attrs)
 		if begin != nil {

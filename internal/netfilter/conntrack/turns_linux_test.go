@@ -1,0 +1,109 @@
+package conntrack
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// translating has a node send what goes to port 80 of an address to port 8080 of a pod, and 81 to one that refuses.
+func translating(t *testing.T, tb *testbed.Testbed, ipv6 bool) (service, pod netip.Addr) {
+	t.Helper()
+	program := "iptables-nft"
+	service, pod = netip.MustParseAddr("10.96.0.80"), tb.Pods[0].Addr4
+	if ipv6 {
+		program, service, pod = "ip6tables-nft", netip.MustParseAddr("2001:db8:96::80"), tb.Pods[0].Addr6
+	}
+	testbed.Keep(t)(tb.Pods[0].EchoTCP(netip.AddrPortFrom(pod, 8080).String()))
+	testbed.Keep(t)(tb.Pods[0].EchoUDP(netip.AddrPortFrom(pod, 8080).String()))
+	for port, to := range map[uint16]uint16{80: 8080, 81: 8081} {
+		for _, protocol := range []string{"tcp", "udp"} {
+			tb.Node.Run(t, program, "-t", "nat", "-A", "PREROUTING", "-d", service.String(), "-p", protocol, "--dport",
+				fmt.Sprint(port), "-j", "DNAT", "--to-destination", netip.AddrPortFrom(pod, to).String())
+		}
+	}
+	return service, pod
+}
+
+// TestTurns: of a connection come its answer and its end, of a refused one and of a flow of UDP its end, and nothing of
+// what is not translated.
+func TestTurns(t *testing.T) {
+	tb := testbed.NewT(t, testbed.Config{Pods: 1})
+	for _, ipv6 := range []bool{false, true} {
+		service, pod := translating(t, tb, ipv6)
+		e, c := listen(t, tb.Node, Turn|Destroy)
+		at := func(port uint16) string { return netip.AddrPortFrom(service, port).String() }
+		wants := func(kind Kinds, protocol lb.Protocol, state State) {
+			t.Helper()
+			select {
+			case got := <-c:
+				if got.Kind != kind || got.Protocol != protocol || got.State != state || got.Status&DstTranslated == 0 {
+					t.Fatalf("%+v, want kind %d of %s in state %d", got, kind, protocol, state)
+				}
+			case <-time.After(testbed.Patience):
+				t.Fatalf("nothing, want kind %d of %s in state %d", kind, protocol, state)
+			}
+		}
+		for _, filter := range []func() error{e.All, func() error { return e.Only([]netip.Addr{service}) }} {
+			check(t, filter())
+			if got := tb.Client.Ask("tcp", netip.AddrPortFrom(pod, 1).String(), testbed.Patience); got != testbed.Refused {
+				t.Errorf("without translation: %s", got)
+			}
+			conn, err := tb.Client.Dial(t.Context(), "tcp", at(80))
+			check(t, err)
+			wants(Update, lb.TCP, TCPSynRecv)
+			check(t, conn.(*net.TCPConn).CloseWrite())
+			_, err = io.ReadAll(conn)
+			check(t, err)
+			check(t, conn.Close())
+			wants(Update, lb.TCP, TCPTimeWait)
+			if got := tb.Client.Ask("udp", at(80), testbed.Patience); got != "?" {
+				t.Errorf("by UDP: %q", got)
+			}
+			if got := tb.Client.Ask("tcp", at(81), testbed.Patience); got != testbed.Refused {
+				t.Errorf("the refusing endpoint: %s", got)
+			}
+			wants(Destroy, lb.TCP, TCPClose)
+			tb.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", map[bool]string{false: "ipv4", true: "ipv6"}[ipv6])
+			wants(Destroy, lb.UDP, 0)
+		}
+		check(t, e.Close())
+	}
+}
+
+// TestConn: entries are found one by one, and deleted if they are the same.
+func TestConn(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	var conn *Conn
+	h.DoT(t, func() (err error) { conn, err = Open(); return err })
+	t.Cleanup(conn.Close)
+	for _, to := range []string{"10.96.0.10:53", "[2001:db8:96::10]:53"} {
+		m := made{protocol: 6, to: to, state: byte(TCPEstablished)}
+		h.DoT(t, func() error { return m.create(1000) })
+		f := m.flow(1000)
+		e, ok, err := conn.Find(lb.TCP, f.Src, f.Dst)
+		if err != nil || !ok || e.Flow != f || e.State != TCPEstablished {
+			t.Fatalf("%+v, %v, %v", e, ok, err)
+		}
+		if _, ok, err := conn.Find(lb.UDP, f.Src, f.Dst); ok || err != nil {
+			t.Errorf("of another protocol: %v, %v", ok, err)
+		}
+		other := e
+		other.ID++
+		if ok, err := conn.Delete(&other); ok || err != nil {
+			t.Errorf("another entry is deleted: %v, %v", ok, err)
+		}
+		if ok, err := conn.Delete(&e); !ok || err != nil {
+			t.Errorf("it is not deleted: %v, %v", ok, err)
+		}
+		if _, ok, err := conn.Find(lb.TCP, f.Src, f.Dst); ok || err != nil {
+			t.Errorf("after that: %v, %v", ok, err)
+		}
+	}
+}
