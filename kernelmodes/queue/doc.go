@@ -10,7 +10,17 @@
 // nftables. So the end of the process stops no flow, and Close loses no packet. Only flows whose
 // first packet is in a queue when the process is killed have to send it again.
 //
-// A flow is not in flight at its endpoint yet: the choice is given back at once, so that least
-// connections takes turns. Clients with affinity are not known to the kernel's rules, which
-// choose for them anew once the process has ended.
+// What becomes of a flow is heard from conntrack ([Server.Start] listens): it is in flight at its
+// endpoint until both ends have closed, it was reset, or its entry has gone, so that least
+// connections and limits are those of user space. A client beyond a limit is not answered: its
+// packet is dropped, and it sends again. An endpoint that resets the first packet of a connection,
+// or has not answered it in 250 ms, has failed; then the entry is deleted, if there is another, so
+// that the client's next SYN is asked about again. Where the kernel has no events
+// ([Server.Cannot]) flows are not in flight: least connections takes turns.
+//
+// Clients with affinity are not known to the kernel's rules, which choose for them anew once the
+// process has ended.
+//
+// Goroutines: one for each queue and one for events, of the packages below; one looks at flows
+// that were not answered, and one reads conntrack's table. Close joins all.
 package queue

@@ -2,7 +2,7 @@ package queue
 
 import (
 	"context"
-	"net/netip"
+	"errors"
 	"runtime"
 	"sync/atomic"
 
@@ -37,8 +37,14 @@ type Server struct {
 	Engines  [2]*nftables.Engine // IPv4, IPv6; with the same Ask
 	Now      func() int64        // the clock of the Balancer
 
-	queues              *nfqueue.Queues
-	chosen, unknown, no atomic.Uint64
+	// Asks reports whether a Service port is one of the engines', so that flows which are there already are its. nil:
+	// each is.
+	Asks func(lb.ID) bool
+
+	queues    *nfqueue.Queues
+	following following
+
+	chosen, unknown, no, limited atomic.Uint64
 }
 
 // Stats count what a server was asked. It may be called by any goroutine.
@@ -47,50 +53,110 @@ type Stats struct {
 	Chosen  uint64
 	None    uint64 // the Balancer had no endpoint, or does not admit the client
 	Unknown uint64 // the kernel does not have the endpoint that was chosen yet
+	Limited uint64 // dropped, since the endpoints, the Service or the client have as many connections as they may
+	Flows   FlowStats
+}
+
+// FlowStats count what is known of flows that the kernel forwards.
+type FlowStats struct {
+	Known    int64  // now
+	Full     uint64 // had no room among these
+	Answered uint64
+	Refused  uint64 // by a reset as the first answer
+	Silent   uint64 // endpoints that have not answered in time
+	Retried  uint64 // of these, those whose client gets another endpoint when it sends again
+	Events   uint64 // of conntrack
+	Lost     uint64 // events that had no room, after which the table is read
 }
 
 // Start begins to answer in the network namespace of the calling thread. While another process does, the
-// error wraps syscall.EPERM.
+// error wraps syscall.EPERM. Rules that ask are to be written afterwards: a kernel may have events of those flows only
+// that began while anyone listened.
 func (s *Server) Start() (err error) {
-	s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide)
-	return err
+	s.following.cannot = s.follow()
+	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
+		return errors.Join(err, s.unfollow())
+	}
+	return nil
 }
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	return Stats{s.queues.Stats(), s.chosen.Load(), s.no.Load(), s.unknown.Load()}
+	f := &s.following
+	stats := Stats{s.queues.Stats(), s.chosen.Load(), s.no.Load(), s.unknown.Load(), s.limited.Load(), FlowStats{
+		Known: f.known.Load(), Full: f.full.Load(), Answered: f.answered.Load(), Refused: f.refused.Load(),
+		Silent: f.silent.Load(), Retried: f.retried.Load()}}
+	if f.cannot == nil {
+		events := f.events.Stats()
+		stats.Flows.Events, stats.Flows.Lost = events.Handled, events.Lost
+	}
+	return stats
 }
 
-// Close answers what has come, and ends. From then on the kernel chooses.
-func (s *Server) Close() error { return s.queues.Close() }
+// Close answers what has come, and ends. From then on the kernel chooses, and no flow is in flight.
+func (s *Server) Close() error { return errors.Join(s.queues.Close(), s.unfollow()) }
 
 // decide chooses for one flow. It allocates nothing.
-func (s *Server) decide(p *nfqueue.Packet) uint32 {
-	ipv6 := p.Asked.Addr().Is6()
+func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	f := lb.Flow{
 		Frontend: lb.Frontend{Protocol: netfilter.ProtocolOf(p.Protocol), Addr: p.Asked},
 		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(),
 	}
-	choice, err := s.Balancer.Pick(f)
-	if err == lb.ErrNoService { //nolint:errorlint // it is never wrapped, and this is done for each flow
-		f.Frontend.Addr = netip.AddrPortFrom(netfilter.Unspecified(ipv6), p.Asked.Port())
-		choice, err = s.Balancer.Pick(f)
+	k := keyOf(f.Frontend.Protocol, p.Client, p.Asked)
+	one, known := s.following.take(&k)
+	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
+		one.end(&k)
+		one = flow{}
 	}
-	mark := p.Mark &^ s.Ask.Mask
-	if err != nil {
+	if one.failed != nil {
+		f.Tried = &one.failed.tried
+	}
+	v := nfqueue.Verdict{Action: nfqueue.Accept, Mark: p.Mark &^ s.Ask.Mask}
+	number, err := s.choose(&f, &one)
+	switch {
+	case number != 0:
+		s.chosen.Add(1)
+		v.Mark |= number
+		s.keep(&k, &one)
+		return v
+	case err == nil:
+		s.unknown.Add(1)
+	case limits(err):
+		s.limited.Add(1)
+		v.Action = nfqueue.Drop // the client sends it again
+	default:
 		s.no.Add(1)
-		return mark
 	}
-	defer choice.Done(nil)
+	one.end(&k)
+	return v
+}
+
+// choose chooses an endpoint, of which it returns the number; 0: the kernel does not have it yet.
+func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
+	if to.choice, err = s.Balancer.Pick(*f); err != nil {
+		return 0, err
+	}
+	if to.admission == (lb.Admission{}) {
+		if _, to.admission, err = s.Balancer.Admit(&f.Frontend, f.Client, f.Now); err != nil {
+			return 0, err
+		}
+		if to.admission == (lb.Admission{}) { // the Service has gone since
+			return 0, lb.ErrNoService
+		}
+	}
 	engine := s.Engines[0]
-	if ipv6 {
+	if f.Client.Is6() {
 		engine = s.Engines[1]
 	}
-	number := engine.Number(choice.Backend())
-	if number == 0 {
-		s.unknown.Add(1)
-		return mark
+	to.since = f.Now
+	return engine.Number(to.choice.Backend()), nil
+}
+
+// limits reports whether an error says that there are as many connections as may be.
+func limits(err error) bool {
+	switch err { //nolint:errorlint // they are never wrapped, and this is done for each flow
+	case lb.ErrFull, lb.ErrServiceLimit, lb.ErrClientLimit, lb.ErrClientRate:
+		return true
 	}
-	s.chosen.Add(1)
-	return mark | number
+	return false
 }

@@ -38,7 +38,6 @@ const (
 	copyPacket  = 2 // NFQNL_COPY_PACKET
 	failOpen    = 1
 	anySize     = 4 // NFQA_CFG_F_GSO: not cut to pieces for us
-	accept      = 1 // NF_ACCEPT
 	headerBytes = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
 )
 
@@ -60,7 +59,7 @@ type queue struct {
 	file   *os.File
 	conn   syscall.RawConn
 	ended  chan struct{}
-	decide func(*Packet) uint32
+	decide func(*Packet) Verdict
 
 	packet   Packet
 	last     uint32 // number of the packet read last
@@ -80,11 +79,11 @@ type queue struct {
 // flow is a packet and what was decided.
 type flow struct {
 	Packet
-	mark    uint32
+	verdict Verdict
 	drained uint64 // when it was
 }
 
-func open(number uint16, decide func(*Packet) uint32) (*queue, error) {
+func open(number uint16, decide func(*Packet) Verdict) (*queue, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -204,7 +203,7 @@ func (q *queue) take(b []byte) {
 	}
 }
 
-// judge appends the verdict of one packet, which is always let through.
+// judge appends the verdict of one packet. What is not understood is let through.
 func (q *queue) judge(attrs []byte) {
 	var payload []byte
 	var id, mark uint32
@@ -228,23 +227,24 @@ func (q *queue) judge(attrs []byte) {
 	q.missed.Add(uint64(id - q.last - 1))
 	q.last = id
 	q.packet.Mark = mark
+	v := Verdict{Accept, mark}
 	if q.packet.parse(payload) {
-		mark = q.again()
+		v = q.again()
 	} else {
 		q.odd.Add(1)
 	}
-	q.verdicts = appendVerdict(q.verdicts, q.number, id, mark)
+	q.verdicts = appendVerdict(q.verdicts, q.number, id, v)
 }
 
 // again decides about the packet, or as before if its flow is being decided.
-func (q *queue) again() (mark uint32) {
+func (q *queue) again() Verdict {
 	f := &q.flows[q.packet.hash()%uint32(len(q.flows))]
 	if f.Packet == q.packet && f.drained+1 >= q.drained {
 		q.repeated.Add(1)
-		return f.mark
+		return f.verdict
 	}
 	*f = flow{q.packet, q.decide(&q.packet), q.drained}
-	return f.mark
+	return f.verdict
 }
 
 // send sends the verdicts that there are. Each is a message of its own, since they differ in their marks.
@@ -260,13 +260,13 @@ func (q *queue) send(fd int) {
 
 const verdictBytes = headerBytes + 12 + 8
 
-func appendVerdict(b []byte, queue uint16, id, mark uint32) []byte {
+func appendVerdict(b []byte, queue uint16, id uint32, v Verdict) []byte {
 	b = appendHeader(b, msgVerdict, unix.NLM_F_REQUEST, queue, verdictBytes-headerBytes)
 	b = appendAttr(b, attrVerdict, 8)
-	b = binary.BigEndian.AppendUint32(b, accept)
+	b = binary.BigEndian.AppendUint32(b, uint32(v.Action))
 	b = binary.BigEndian.AppendUint32(b, id)
 	b = appendAttr(b, attrMark, 4)
-	return binary.BigEndian.AppendUint32(b, mark)
+	return binary.BigEndian.AppendUint32(b, v.Mark)
 }
 
 func appendAttr(b []byte, kind uint16, size int) []byte {

@@ -65,11 +65,11 @@ type decider struct {
 	asked []Packet
 }
 
-func (d *decider) decide(p *Packet) uint32 {
+func (d *decider) decide(p *Packet) Verdict {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, *p)
-	return p.Mark&^mask | uint32(1+len(d.asked)%2)<<16
+	return Verdict{Accept, p.Mark&^mask | uint32(1+len(d.asked)%2)<<16}
 }
 
 // TestQueues: while a process listens each flow is asked about once, gets where the verdict says, and others of its
@@ -140,7 +140,7 @@ func TestRepeated(t *testing.T) {
 	d, sent := new(decider), make(chan struct{})
 	var q *Queues
 	h.DoT(t, func() (err error) {
-		q, err = Open(7, 2, func(p *Packet) uint32 { <-sent; return d.decide(p) })
+		q, err = Open(7, 2, func(p *Packet) Verdict { <-sent; return d.decide(p) })
 		return err
 	})
 	c, err := h.Dial(t.Context(), "udp", at(port))

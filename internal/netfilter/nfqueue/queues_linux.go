@@ -14,10 +14,25 @@ type Stats struct {
 	Late     uint64 // that had gone when their verdict came
 }
 
-// Open binds the queues from first on. decide returns the mark that a packet gets; it must not keep the packet. Each
+// Verdict is what becomes of a packet.
+type Verdict struct {
+	Action Action
+	Mark   uint32 // that it gets
+}
+
+// Action says whether a packet goes on.
+type Action uint32
+
+// The actions (linux/netfilter.h).
+const (
+	Drop   Action = 0
+	Accept Action = 1
+)
+
+// Open binds the queues from first on. decide says what becomes of a packet, which it must not keep. Each
 // queue calls it on a goroutine of its own. The error wraps syscall.EPERM if we may not, or if another process has one
 // of the queues.
-func Open(first, count uint16, decide func(*Packet) (mark uint32)) (*Queues, error) {
+func Open(first, count uint16, decide func(*Packet) Verdict) (*Queues, error) {
 	q := new(Queues)
 	for i := range count {
 		one, err := open(first+i, decide)

@@ -1,0 +1,309 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// echoing is a Service of all pods, which echo.
+func (n *node) echoing(p lb.Protocol, v6 bool, policies lb.Policies) lb.Service {
+	n.T.Helper()
+	s := lab.Simple(strings.ToLower(p.String())+lab.Family(v6), lab.VIP(v6, 1).String(), uint16(80+p), p)
+	s.Policies = &policies
+	for _, pod := range n.Pods {
+		b := lab.Backend(pod, v6, 8080)
+		if p == lb.UDP {
+			testbed.Keep(n.T)(pod.EchoUDP(b.Addr.String()))
+		} else {
+			testbed.Keep(n.T)(pod.EchoTCP(b.Addr.String()))
+		}
+		s.Backends = append(s.Backends, b)
+	}
+	return s
+}
+
+// dial opens a connection to a Service, or a flow with an answer.
+func (n *node) dial(s *lb.Service, within time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(n.T.Context(), within)
+	defer cancel()
+	c, err := n.Client.Dial(ctx, strings.ToLower(s.Protocol.String()), s.Addresses[0].Addr.String())
+	if err == nil {
+		n.T.Cleanup(func() { _ = c.Close() })
+		(&testbed.Talker{T: n.T, Conn: c}).Echoes()
+	}
+	return c, err
+}
+
+func (n *node) open(s *lb.Service, count int) (all []net.Conn) {
+	n.T.Helper()
+	for range count {
+		c, err := n.dial(s, testbed.Patience)
+		testbed.Check(n.T, err)
+		all = append(all, c)
+	}
+	return all
+}
+
+// inFlight returns what is in flight at each backend of a Service.
+func (n *node) inFlight(s *lb.Service) (all []uint64) {
+	view, _ := n.Balancer.View(s.ID)
+	for _, b := range view.Stats.Backends {
+		all = append(all, b.InFlight)
+	}
+	return all
+}
+
+// awaits waits until so many are in flight at the backends.
+func (n *node) awaits(s *lb.Service, want ...uint64) {
+	n.T.Helper()
+	testbed.Eventually(n.T, "in flight is what it should be", func() bool { return slices.Equal(n.inFlight(s), want) })
+}
+
+// at returns those of some connections that a pod has.
+func (n *node) at(all []net.Conn, s *lb.Service, pod int) (some []net.Conn) {
+	n.T.Helper()
+	conn := new(conntrack.Conn)
+	n.Node.DoT(n.T, func() error {
+		for _, c := range all {
+			e, _, err := conn.Find(s.Protocol, netip.MustParseAddrPort(c.LocalAddr().String()), s.Addresses[0].Addr)
+			if err != nil {
+				return err
+			}
+			if e.Replies == s.Backends[pod].Addr {
+				some = append(some, c)
+			}
+		}
+		return nil
+	})
+	return some
+}
+
+// TestLeastConnections: what is open counts until it ends, so that the next flows go where there are fewest. A
+// connection that has ended in peace does not count though its entry stays.
+func TestLeastConnections(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, v6 := range []bool{false, true} {
+			s := n.echoing(p, v6, lb.Policies{Scheduler: "lc"})
+			n.Sync(s)
+			all := n.open(&s, 12)
+			n.awaits(&s, 4, 4, 4)
+			gone := n.at(all, &s, 1)
+			for _, c := range gone {
+				testbed.Check(t, c.Close())
+				if p == lb.UDP {
+					_, port, _ := net.SplitHostPort(c.LocalAddr().String())
+					n.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", strings.ToLower(lab.Family(v6)), "--sport", port)
+				}
+			}
+			n.awaits(&s, 4, 0, 4)
+			more := n.open(&s, 4)
+			if got := len(n.at(more, &s, 1)); got != 4 {
+				t.Errorf("%s: %d of 4 new flows are where none was, in flight %d", s.ID, got, n.inFlight(&s))
+			}
+			n.awaits(&s, 4, 4, 4)
+		}
+	}
+}
+
+// TestMaxEndpointConnections: no endpoint gets more than its limit. A client beyond is served once there is room.
+func TestMaxEndpointConnections(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 2})
+	s := n.echoing(lb.TCP, false, lb.Policies{MaxEndpointConnections: 2})
+	n.Sync(s)
+	all := n.open(&s, 4)
+	n.awaits(&s, 2, 2)
+	if _, err := n.dial(&s, 200*time.Millisecond); err == nil {
+		t.Error("a fifth connection is served")
+	}
+	served := make(chan error)
+	go func() { _, err := n.dial(&s, testbed.Patience); served <- err }()
+	testbed.Eventually(t, "its packet is dropped", func() bool { return n.Stats().Limited > 1 })
+	testbed.Check(t, all[0].Close())
+	testbed.Check(t, <-served)
+	n.awaits(&s, 2, 2)
+	for _, c := range all[1:] {
+		testbed.Check(t, c.Close())
+	}
+}
+
+// TestMaxConnections: a Service has no more than its limit, and a client no more than its own.
+func TestMaxConnections(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 2})
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	for i, p := range []lb.Policies{{MaxConnections: 2}, {MaxClientConnections: 2}} {
+		s.Name, s.Policies = fmt.Sprint("limited-", i), &p
+		n.Sync(s)
+		all := n.open(&s, 2)
+		if _, err := n.dial(&s, 200*time.Millisecond); err == nil {
+			t.Errorf("%+v: a third connection is served", p)
+		}
+		testbed.Check(t, all[0].Close())
+		n.open(&s, 1)
+	}
+}
+
+// TestFlowsCross: a server that starts knows what is open, which another one has chosen for, or the kernel.
+func TestFlowsCross(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, v6 := range []bool{false, true} {
+			s := n.echoing(p, v6, lb.Policies{Scheduler: "lc"})
+			n.Sync(s)
+			all := n.open(&s, 6)
+			n.awaits(&s, 2, 2, 2)
+			testbed.Check(t, n.Server.Close())
+			n.awaits(&s, 0, 0, 0)
+			all = append(all, n.open(&s, 3)...)
+			n.Node.DoT(t, n.Start)
+			n.Read()
+			n.awaits(&s, uint64(len(n.at(all, &s, 0))), uint64(len(n.at(all, &s, 1))), uint64(len(n.at(all, &s, 2))))
+			if p == lb.TCP { // their ends are heard of
+				for _, c := range all[:6] {
+					testbed.Check(t, c.Close())
+				}
+				last := all[6:]
+				n.awaits(&s, uint64(len(n.at(last, &s, 0))), uint64(len(n.at(last, &s, 1))), uint64(len(n.at(last, &s, 2))))
+			}
+		}
+	}
+}
+
+// TestLostEvents: after events were lost nothing stays in flight that has ended.
+func TestLostEvents(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	n.Sync(s)
+	all := n.open(&s, 9)
+	n.awaits(&s, 3, 3, 3)
+	testbed.Check(t, n.following.events.Only(nil)) // nothing comes
+	for _, c := range all[:8] {
+		testbed.Check(t, c.Close())
+	}
+	n.Node.Run(t, "conntrack", "-D", "-p", "tcp", "--state", "TIME_WAIT")
+	if got := n.inFlight(&s); !slices.Equal(got, []uint64{3, 3, 3}) {
+		t.Errorf("in flight without events: %d", got)
+	}
+	testbed.Check(t, n.following.events.All())
+	n.handle(&conntrack.Event{Kind: conntrack.Lost})
+	last := all[8:]
+	n.awaits(&s, uint64(len(n.at(last, &s, 0))), uint64(len(n.at(last, &s, 1))), uint64(len(n.at(last, &s, 2))))
+}
+
+// TestNoEvents: where the kernel has none flows are chosen for, and not in flight.
+func TestNoEvents(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	testbed.Check(t, n.Server.Close())
+	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_events", "0"))
+	n.Node.DoT(t, n.Start)
+	if err := n.Cannot(); err != errNoEvents {
+		t.Errorf("it says %v", err)
+	}
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	n.Sync(s)
+	n.open(&s, 3)
+	n.awaits(&s, 0, 0, 0)
+	n.answered(3)
+}
+
+// TestReusedPorts: a flow that has the ports of one before is one in flight, whatever is heard of that.
+func TestReusedPorts(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 1})
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	n.Sync(s)
+	testbed.Check(t, n.following.events.Only(nil)) // what comes is said below
+	client := netip.AddrPortFrom(n.Client.Addr4, 4000)
+	packet := &nfqueue.Packet{Protocol: unix.IPPROTO_TCP, Client: client, Asked: s.Addresses[0].Addr}
+	hear := func(kind conntrack.Kinds, id uint32, state conntrack.State, status conntrack.Status, want uint64) {
+		t.Helper()
+		n.handle(&conntrack.Event{Kind: kind, Entry: conntrack.Entry{Protocol: lb.TCP, ID: id, State: state, Status: status,
+			Flow: conntrack.Flow{Src: client, Dst: s.Addresses[0].Addr, Replies: s.Backends[0].Addr}}})
+		if got := n.inFlight(&s); got[0] != want {
+			t.Errorf("after kind %d in state %d of entry %d: %d in flight, want %d", kind, state, id, got[0], want)
+		}
+	}
+	n.decide(packet)
+	hear(conntrack.Update, 1, conntrack.TCPSynRecv, conntrack.SeenReply, 1)
+	n.decide(packet) // before it was heard that the first has ended
+	hear(conntrack.Update, 1, conntrack.TCPTimeWait, conntrack.SeenReply, 1)
+	hear(conntrack.Destroy, 1, conntrack.TCPTimeWait, conntrack.SeenReply, 1)
+	hear(conntrack.Update, 2, conntrack.TCPSynRecv, conntrack.SeenReply, 1)
+	hear(conntrack.Destroy, 1, conntrack.TCPTimeWait, conntrack.SeenReply, 1)
+	hear(conntrack.Update, 2, conntrack.TCPTimeWait, conntrack.SeenReply, 0)
+	n.decide(packet)
+	hear(conntrack.Destroy, 2, conntrack.TCPTimeWait, conntrack.SeenReply, 1)
+	hear(conntrack.Destroy, 3, conntrack.TCPClose, 0, 0) // refused
+	if got := n.Stats().Flows; got.Refused != 1 || got.Answered != 2 || got.Known != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestShare: one Service cannot have all flows that there is room for, and what has no room is not in flight.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 1})
+	one, other := n.echoing(lb.UDP, false, lb.Policies{}), n.echoing(lb.UDP, true, lb.Policies{})
+	n.Sync(one, other)
+	ask := func(s *lb.Service, client netip.Addr, count int) {
+		for i := range count {
+			n.decide(&nfqueue.Packet{Protocol: unix.IPPROTO_UDP, Client: netip.AddrPortFrom(client, uint16(i)),
+				Asked: s.Addresses[0].Addr})
+		}
+	}
+	addr := n.Client.Addr4
+	for range manyFlows >> 16 {
+		ask(&one, addr, 1<<16)
+		addr = addr.Next()
+	}
+	got := n.inFlight(&one)[0]
+	if got > manyOfService || got < manyOfService*9/10 || n.Stats().Flows.Known != int64(got) {
+		t.Errorf("%d in flight, want %d; %+v", got, manyOfService, n.Stats().Flows)
+	}
+	ask(&other, n.Client.Addr6, 1000)
+	if got := n.inFlight(&other)[0]; got != 1000 {
+		t.Errorf("of another Service %d in flight, want 1000", got)
+	}
+}
+
+// TestDecideDoesNotAllocate: deciding about a packet leaves nothing to the garbage collector.
+func TestDecideDoesNotAllocate(t *testing.T) {
+	n := newNode(t, testbed.Config{Pods: 1})
+	testbed.Check(t, n.Server.Close()) // who looks at flows allocates
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		s := n.echoing(p, false, lb.Policies{Scheduler: "lc"})
+		n.Sync(s)
+		packet := &nfqueue.Packet{Protocol: map[lb.Protocol]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP}[p],
+			Client: netip.AddrPortFrom(n.Client.Addr4, 1), Asked: s.Addresses[0].Addr}
+		one := func() {
+			packet.Client = netip.AddrPortFrom(n.Client.Addr4, packet.Client.Port()+1)
+			n.decide(packet)
+		}
+		for range 1 << 16 {
+			one()
+		}
+		if got := testing.AllocsPerRun(1000, one); got != 0 {
+			t.Errorf("%s: %v allocations", p, got)
+		}
+	}
+}

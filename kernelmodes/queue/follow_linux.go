@@ -1,0 +1,308 @@
+package queue
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// What user space knows of flows that the kernel forwards comes from conntrack: its events say when an endpoint has
+// answered or refused, and when a flow has ended; who has not answered in time is looked at; and the whole table is
+// read when events were lost, and now and then.
+
+const (
+	// firstLook is how long an endpoint may take to answer, as in user space, and lookEvery how often that is looked at.
+	firstLook = int64(250 * time.Millisecond)
+	lookEvery = 50 * time.Millisecond
+
+	// atOnce is how many flows are looked at in one go.
+	atOnce = 1024
+
+	// readEvery is how long the table is not read while nothing is lost, and readShare how many times as long as the
+	// last reading took it is not read anyhow.
+	readEvery = time.Minute
+	readShare = 20
+
+	// youth is how long the first packet of a flow may take from its verdict until it has an entry.
+	youth = time.Second
+)
+
+// following is what follows flows.
+type following struct {
+	flowTable
+	events  *conntrack.Events
+	table   *conntrack.Conn // to read it
+	entries *conntrack.Conn // to look at single ones, and delete them
+	cannot  error           // why flows are not followed
+
+	read chan struct{} // has a value when the table is to be read
+	lost chan struct{} // has a value when events were
+	stop chan struct{}
+	all  sync.WaitGroup
+	turn uint32 // readings
+
+	answered, refused, silent, retried atomic.Uint64
+}
+
+// errNoEvents says what a kernel setting means.
+var errNoEvents = errors.New("conntrack has no events (net.netfilter.nf_conntrack_events is 0)")
+
+// follow begins to follow flows, in the network namespace of the calling thread.
+func (s *Server) follow() (err error) {
+	f := &s.following
+	f.wake, f.read, f.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	f.stop = make(chan struct{})
+	if on, err := netfilter.ReadNumber("/proc/sys/net/netfilter/nf_conntrack_events"); err == nil && on == 0 {
+		return errNoEvents
+	}
+	if f.table, err = conntrack.Open(); err != nil {
+		return err
+	}
+	if f.entries, err = conntrack.Open(); err != nil {
+		f.table.Close()
+		return err
+	}
+	if f.events, err = conntrack.Listen(conntrack.Turn|conntrack.Destroy|conntrack.Lost, s.handle); err == nil {
+		err = f.events.All()
+	}
+	if err != nil {
+		f.table.Close()
+		f.entries.Close()
+		return fmt.Errorf("follow flows: %w", err)
+	}
+	f.all.Go(s.lookOn)
+	f.all.Go(s.readOn)
+	return nil
+}
+
+// unfollow ends that, and gives back what flows have: the process that follows them next reads the table.
+func (s *Server) unfollow() error {
+	f := &s.following
+	if f.cannot != nil || f.stop == nil {
+		return nil
+	}
+	close(f.stop)
+	f.all.Wait()
+	f.stop = nil
+	err := f.events.Close()
+	f.table.Close()
+	f.entries.Close()
+	s.endAll(func(*flow) bool { return true })
+	return err
+}
+
+// Cannot returns why nothing is known of the flows that the server has chosen for: they are not in flight then. nil:
+// they are followed.
+func (s *Server) Cannot() error { return s.following.cannot }
+
+// Read has the table of conntrack read, so that flows are known that began before. It does not wait. It is to be called
+// when Services have come to the engines.
+func (s *Server) Read() { notify(s.following.read) }
+
+// notify gives a channel with room for one a value, unless it has one.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// keep keeps a flow that has an endpoint. One that has no room is not in flight.
+func (s *Server) keep(k *flowKey, one *flow) {
+	look := firstLook
+	if k.isUDP() {
+		look = 0
+	}
+	if s.following.cannot != nil || !s.following.put(k, one, look) {
+		one.end(k)
+	}
+}
+
+// handle takes an event.
+func (s *Server) handle(e *conntrack.Event) {
+	if e.Kind == conntrack.Lost {
+		notify(s.following.lost)
+		return
+	}
+	s.learn(&e.Entry, e.Kind == conntrack.Destroy, 0)
+}
+
+// learn takes what conntrack says of an entry, in a reading of its table unless that is 0, and reports whether the flow
+// is known.
+func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
+	f, k := &s.following, keyOf(e.Protocol, e.Src, e.Dst)
+	p := f.part(&k)
+	p.mu.Lock()
+	one, known := p.flows[k]
+	if !known || !one.choice.Valid() {
+		p.mu.Unlock()
+		return known
+	}
+	answered, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
+	before := one
+	switch {
+	case ended && one.id != e.ID && (one.id != 0 || answered && !k.isUDP()):
+		// It is the end of one before that had the same ports: an answer to this one would have been seen.
+		p.mu.Unlock()
+		return true
+	case ended:
+		f.remove(p, &k, &one)
+	default:
+		if answered {
+			one.id = e.ID
+		}
+		one.seen = cmp.Or(reading, one.seen)
+		p.flows[k] = one
+	}
+	p.mu.Unlock()
+	if answered && before.id == 0 {
+		s.answer(&k, &before)
+	}
+	if ended {
+		s.end(&k, &before, e)
+	}
+	return true
+}
+
+// over reports whether a connection has ended whose entry is still there for late packets.
+func over(e *conntrack.Entry) bool {
+	switch e.Protocol {
+	case lb.TCP:
+		return e.State == conntrack.TCPTimeWait || e.State == conntrack.TCPClose
+	case lb.SCTP:
+		return e.State == conntrack.SCTPClosed && e.Status&conntrack.SeenReply != 0
+	}
+	return false
+}
+
+// answer notes that the endpoint of a flow has answered.
+func (s *Server) answer(k *flowKey, one *flow) {
+	s.following.answered.Add(1)
+	one.choice.Answered()
+	if !k.isUDP() { // of these it is known at the end only
+		now := s.Now()
+		one.choice.Took(now-one.since, now)
+	}
+}
+
+// end ends a flow, by what was seen last.
+func (s *Server) end(k *flowKey, one *flow, e *conntrack.Entry) {
+	answered := e.Status&conntrack.SeenReply != 0
+	switch {
+	case k.protocol == lb.TCP && e.State == conntrack.TCPClose && !answered:
+		// A reset is all the answer, with which the kernel ends the entry at once.
+		s.following.refused.Add(1)
+		one.choice.Failed(syscall.ECONNREFUSED, s.Now())
+		one.choice = lb.Choice{}
+	case k.isUDP() && !answered && one.choice.ExpectsAnswers():
+		s.following.silent.Add(1)
+		one.choice.NotAnswered(syscall.ETIMEDOUT, addrOf(k.client), s.Now())
+	}
+	one.end(k)
+}
+
+// readOn reads the table when it has to be read.
+func (s *Server) readOn() {
+	f := &s.following
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-f.read:
+		case <-f.lost:
+			if !s.pause(youth) { // until what has ended unheard is old enough
+				return
+			}
+		case <-time.After(readEvery):
+			if f.known.Load() == 0 {
+				continue
+			}
+		}
+		begun := time.Now()
+		s.readTable()
+		if !s.pause(readShare * time.Since(begun)) {
+			return
+		}
+	}
+}
+
+// pause waits for a time. False: the server ends.
+func (s *Server) pause(d time.Duration) bool {
+	select {
+	case <-s.following.stop:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// readTable reads it: flows that it does not have have ended, and others may be ours.
+func (s *Server) readTable() {
+	f, begun := &s.following, s.Now()
+	f.turn++
+	for _, ipv6 := range []bool{false, true} {
+		err := f.table.Entries(ipv6, nil, func(e *conntrack.Entry) {
+			if e.Protocol != 0 && e.Status&conntrack.DstTranslated != 0 && !s.learn(e, false, f.turn) && !over(e) {
+				s.adopt(e)
+			}
+		})
+		if err != nil {
+			return // it is read again
+		}
+	}
+	old := begun - int64(youth)
+	s.endAll(func(one *flow) bool { return one.choice.Valid() && one.seen != f.turn && one.since < old })
+}
+
+// endAll ends flows.
+func (s *Server) endAll(which func(*flow) bool) {
+	type ending struct {
+		flowKey
+		flow
+	}
+	var some []ending
+	for i := range s.following.parts {
+		p := &s.following.parts[i]
+		some = some[:0]
+		p.mu.Lock()
+		for k, one := range p.flows {
+			if which(&one) {
+				s.following.remove(p, &k, &one)
+				some = append(some, ending{k, one})
+			}
+		}
+		p.mu.Unlock()
+		for i := range some {
+			some[i].flow.end(&some[i].flowKey)
+		}
+	}
+}
+
+// adopt has a flow be known that another process, or the kernel, has chosen for.
+func (s *Server) adopt(e *conntrack.Entry) {
+	service, _, ok := s.Balancer.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
+	if !ok || s.Asks != nil && !s.Asks(service.ID) ||
+		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
+		return
+	}
+	k := keyOf(e.Protocol, e.Src, e.Dst)
+	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: s.following.turn,
+		admission: s.Balancer.Readmit(service.ID, e.Src.Addr())}
+	if e.Status&conntrack.SeenReply != 0 {
+		one.id = e.ID
+	}
+	if one.admission == (lb.Admission{}) { // the Service has gone meanwhile
+		one.choice.Done(nil)
+		return
+	}
+	s.keep(&k, &one)
+}

@@ -1,0 +1,178 @@
+package queue
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// attempts is how many endpoints get the packets of a flow, one after the other, while none answers, unless its Service
+// says. Each has twice as long as the one before, as in user space.
+const attempts = 4
+
+// remembered is how long it is known which endpoints have failed a client that does not send again: it does so after a
+// second, and after twice as long each time.
+const remembered = int64(8 * time.Second)
+
+// lookOn looks at flows whose endpoints have not answered in time.
+func (s *Server) lookOn() {
+	f := &s.following
+	for first := 0; ; {
+		if f.young.Load() == 0 {
+			select {
+			case <-f.stop:
+				return
+			case <-f.wake:
+			}
+			continue
+		}
+		if !s.pause(lookEvery) {
+			return
+		}
+		for i, left := 0, atOnce; i < flowParts && left > 0; i++ {
+			left -= s.lookAt(&f.parts[first], left)
+			first = (first + 1) % flowParts
+		}
+	}
+}
+
+// lookAt looks at flows of a part whose time has come, some at the most, and returns how many.
+func (s *Server) lookAt(p *flowPart, most int) (n int) {
+	f := &s.following
+	for ; n < most; n++ {
+		p.mu.Lock()
+		g := p.young.due(s.Now())
+		if g == nil {
+			p.mu.Unlock()
+			break
+		}
+		f.young.Add(-1)
+		one, known := p.flows[g.flowKey]
+		p.mu.Unlock()
+		if known && one.since == g.since && one.id == 0 && !one.patient {
+			s.lookAtOne(g, &one)
+		}
+	}
+	return n
+}
+
+// lookAtOne looks at a flow whose endpoint has not answered as far as is known.
+func (s *Server) lookAtOne(g *glance, one *flow) {
+	now, k := s.Now(), &g.flowKey
+	if !one.choice.Valid() {
+		if now-one.since > remembered {
+			s.giveUp(g)
+		} else {
+			s.lookAgain(g, func(*flow) {})
+		}
+		return
+	}
+	if now-one.since < one.timeout() {
+		s.lookAgain(g, func(*flow) {})
+		return
+	}
+	client, asked := k.ends()
+	e, there, err := s.following.entries.Find(k.protocol, client, asked)
+	switch {
+	case err != nil, !there && !one.missing:
+		// An event that says why it has gone may not have been read.
+		s.lookAgain(g, func(one *flow) { one.missing = err == nil })
+	case !there: // its packet was dropped on this node
+		s.giveUp(g)
+	case e.Status&conntrack.SeenReply != 0:
+		s.learn(&e, over(&e), 0)
+	default:
+		s.fail(g, one, &e)
+	}
+}
+
+// timeout returns how long the endpoint may take to answer.
+func (one *flow) timeout() int64 {
+	n := 0
+	if one.failed != nil {
+		n = one.failed.attempts
+	}
+	most := max(firstLook, one.choice.Policies().ConnectTimeout)
+	return min(most<<min(n, 8), max(most, int64(time.Minute)))
+}
+
+// lookAgain has a flow be looked at again after a time, if it is still the one that was.
+func (s *Server) lookAgain(g *glance, change func(*flow)) {
+	p := s.following.part(&g.flowKey)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one, known := p.flows[g.flowKey]; known && one.since == g.since {
+		change(&one)
+		p.flows[g.flowKey] = one
+		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + firstLook})
+	}
+}
+
+// giveUp ends a flow, if it is still the one that was.
+func (s *Server) giveUp(g *glance) {
+	p := s.following.part(&g.flowKey)
+	p.mu.Lock()
+	one, known := p.flows[g.flowKey]
+	if known = known && one.since == g.since; known {
+		s.following.remove(p, &g.flowKey, &one)
+	}
+	p.mu.Unlock()
+	if known {
+		one.end(&g.flowKey)
+	}
+}
+
+// fail says that the endpoint of a flow has failed, which has not answered. Where there is another its entry is
+// deleted, so that what the client sends next is asked about again.
+func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
+	s.following.silent.Add(1)
+	choice := was.choice
+	others := s.hasOthers(g, was)
+	next := lb.Choice{}
+	if !others {
+		next = s.Balancer.Resume(choice.Service(), choice.Backend()) // it is in flight there for as long as it waits
+	}
+	p := s.following.part(&g.flowKey)
+	p.mu.Lock()
+	one, known := p.flows[g.flowKey]
+	if !known || one.since != g.since || one.id != 0 { // it was answered, or has ended, meanwhile
+		p.mu.Unlock()
+		next.Done(nil)
+		return
+	}
+	one.choice, one.patient = next, !others
+	if others {
+		if one.failed == nil {
+			one.failed = new(failed)
+		}
+		one.failed.tried.Add(choice)
+		one.failed.attempts++
+		one.since = s.Now()
+		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})
+	}
+	p.flows[g.flowKey] = one
+	p.mu.Unlock()
+	choice.Failed(syscall.ETIMEDOUT, s.Now())
+	if others {
+		if _, err := s.following.entries.Delete(e); err == nil {
+			s.following.retried.Add(1)
+		}
+	}
+}
+
+// hasOthers reports whether a flow whose endpoint has failed may have another.
+func (s *Server) hasOthers(g *glance, one *flow) bool {
+	done, most := 1, attempts
+	if one.failed != nil {
+		done += one.failed.attempts
+	}
+	if p := one.choice.Policies(); p.ConnectAttempts > 0 {
+		most = int(p.ConnectAttempts)
+	}
+	client, asked := g.ends()
+	f := lb.Flow{Frontend: lb.Frontend{Protocol: g.protocol, Addr: asked}, Client: client.Addr(),
+		ClientPort: client.Port(), Now: s.Now()}
+	return done < most && !s.Balancer.Only(f, one.choice)
+}
