@@ -20,7 +20,7 @@ import (
 // read when events were lost, and now and then.
 
 const (
-	// firstLook is how long an endpoint may take to answer, as in user space, and lookEvery how often that is looked at.
+	// firstLook is how long an endpoint may take to answer, as in user space, and lookEvery how often we look.
 	firstLook = int64(250 * time.Millisecond)
 	lookEvery = 50 * time.Millisecond
 

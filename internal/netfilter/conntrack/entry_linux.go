@@ -50,8 +50,8 @@ func (c *Conn) Find(protocol lb.Protocol, src, dst netip.AddrPort) (e Entry, ok 
 // Delete deletes an entry, and reports whether it was there.
 func (c *Conn) Delete(e *Entry) (ok bool, err error) {
 	attrs := nfnl.Attr(tuple(e.Protocol, e.Src, e.Dst), nl.CTA_ID, binary.BigEndian.AppendUint32(nil, e.ID))
-	err = c.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, nfnl.Family(e.Dst.Addr().Is6()),
-		attrs, nil, nil)
+	err = c.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
+		nfnl.Family(e.Dst.Addr().Is6()), attrs, nil, nil)
 	if err != nil && !errors.Is(err, syscall.ENOENT) {
 		return false, fmt.Errorf("delete conntrack entry: %w", err)
 	}

@@ -12,7 +12,7 @@ const (
 	Update
 	Destroy
 
-	// Turn is those of Update alone with which a connection of TCP is answered, or has ended for both or by a reset, and
+	// Turn is those of Update alone with which a connection of TCP is answered, has ended for both, or was reset, and
 	// those of SCTP. The kernel passes over others. They come as Update.
 	Turn
 

@@ -1,0 +1,208 @@
+package queue
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// filtered has a host drop TCP of a family in a chain, until the returned function is called.
+func (n *node) filtered(h *testbed.Host, v6 bool, chain ...string) (end func()) {
+	n.T.Helper()
+	program := "iptables-nft"
+	if v6 {
+		program = "ip6tables-nft"
+	}
+	rule := append(chain, "-p", "tcp", "--dport", "8080", "-j", "DROP")
+	h.Run(n.T, program, append([]string{"-I"}, rule...)...)
+	return sync.OnceFunc(func() { h.Run(n.T, program, append([]string{"-D"}, rule...)...) })
+}
+
+// failing is a node of three pods, of which the second fails, and a Service of them.
+func failing(t *testing.T, v6, refuses bool, policies lb.Policies) (n *node, s lb.Service, mend func()) {
+	t.Helper()
+	n = newNode(t, testbed.Config{Pods: 3})
+	n.Balancer.Outlier = lb.DefaultOutlier
+	s = lab.Simple("web", lab.VIP(v6, 1).String(), 80, lb.TCP)
+	s.Policies = &policies
+	for i, pod := range n.Pods {
+		b := lab.Backend(pod, v6, 8080)
+		s.Backends = append(s.Backends, b)
+		if i == 1 && refuses {
+			continue
+		}
+		testbed.Keep(t)(pod.EchoTCP(b.Addr.String()))
+	}
+	mend = func() {}
+	if !refuses {
+		mend = n.filtered(n.Pods[1], v6, "INPUT")
+	}
+	n.Sync(s)
+	return n, s, mend
+}
+
+// TestSilentEndpoint: of three endpoints one drops packets. Its clients wait for one retransmission of their own and
+// get another endpoint; after five failures none meets it, and the others have exact turns.
+func TestSilentEndpoint(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(lab.Family(v6), func(t *testing.T) {
+			t.Parallel()
+			n, s, _ := failing(t, v6, false, lb.Policies{})
+			var all []net.Conn
+			for i := range 15 {
+				begun := time.Now()
+				all = append(all, n.open(&s, 1)...)
+				if took := time.Since(begun); took > 1900*time.Millisecond { // a second retransmission comes after 3 s
+					t.Errorf("client %d waited for %v", i, took)
+				}
+			}
+			if got := n.Stats().Flows; got.Silent != 5 || got.Retried != 5 || n.Balancer.OutlierStats().Active != 1 {
+				t.Fatalf("%+v, %+v; want 5 silent, and one ejected", got, n.Balancer.OutlierStats())
+			}
+			all = append(all, n.open(&s, 100)...)
+			if got := n.Stats().Flows; got.Silent != 5 || repeated(t, n.Client) != 5 {
+				t.Errorf("%+v, and %d SYNs were sent again, want 5", got, repeated(t, n.Client))
+			}
+			if got := n.inFlight(&s); got[0]+got[2] != 115 || got[1] != 0 || max(got[0], got[2])-min(got[0], got[2]) > 5 {
+				t.Errorf("in flight %d, want no one at the second, and the others equal", got)
+			}
+			for _, c := range all {
+				testbed.Check(t, c.Close())
+			}
+			n.awaits(&s, 0, 0, 0)
+		})
+	}
+}
+
+// TestRefusingEndpoint: of three endpoints one refuses. After five failures none meets it.
+func TestRefusingEndpoint(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(lab.Family(v6), func(t *testing.T) {
+			t.Parallel()
+			n, s, _ := failing(t, v6, true, lb.Policies{})
+			ask := func(count int) (refused int) {
+				for range count {
+					if _, err := n.dial(&s, testbed.Patience); errors.Is(err, syscall.ECONNREFUSED) {
+						refused++
+					} else {
+						testbed.Check(t, err)
+					}
+				}
+				return refused
+			}
+			refused := ask(13) // four turns
+			testbed.Eventually(t, "failures are heard of", func() bool { return n.Stats().Flows.Refused == uint64(refused) })
+			refused += ask(3)
+			testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.OutlierStats().Active == 1 })
+			if refused += ask(100); refused != 5 || n.Stats().Flows.Refused != 5 {
+				t.Errorf("%d were refused, want 5; %+v", refused, n.Stats().Flows)
+			}
+		})
+	}
+}
+
+// TestUnreachable: conntrack does not show ICMP errors; an endpoint that is not reachable has not answered.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	n, s, _ := failing(t, false, true, lb.Policies{})
+	n.Pods[1].Run(t, "iptables-nft", "-I", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "icmp-host-unreachable")
+	for range 3 {
+		if _, err := n.dial(&s, testbed.Patience); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
+			t.Errorf("dial: %v", err)
+		}
+	}
+	testbed.Eventually(t, "its failure is seen", func() bool { return n.Stats().Flows.Silent == 1 })
+	n.awaits(&s, 1, 0, 1)
+}
+
+// TestAttempts: a client whose endpoints are silent gets another one each time, until it has had as many as may be.
+func TestAttempts(t *testing.T) {
+	t.Parallel()
+	n, s, mend := failing(t, false, false, lb.Policies{OutlierEjection: lb.Off, ConnectAttempts: 2})
+	mends := []func(){n.filtered(n.Pods[0], false, "INPUT"), mend, n.filtered(n.Pods[2], false, "INPUT")}
+	served := make(chan error)
+	go func() { _, err := n.dial(&s, testbed.Patience); served <- err }()
+	testbed.Eventually(t, "two have failed", func() bool { return n.Stats().Flows.Silent == 2 })
+	for _, mend := range mends {
+		mend()
+	}
+	testbed.Check(t, <-served)
+	testbed.Eventually(t, "it is in flight", func() bool {
+		got := n.inFlight(&s)
+		return got[0]+got[1]+got[2] == 1
+	})
+	view, _ := n.Balancer.View(s.ID)
+	for _, b := range view.Stats.Backends {
+		if b.Picks > 1 {
+			t.Errorf("%s was chosen %d times", b.Addr, b.Picks)
+		}
+	}
+	if got := n.Stats().Flows; got.Silent != 2 || got.Retried != 1 || got.Answered != 1 {
+		t.Errorf("%+v, want 2 silent, 1 retried and 1 answered", got)
+	}
+}
+
+// TestAloneAndSilent: the only endpoint stays that of a client, and is in flight, for as long as it takes to answer.
+func TestAloneAndSilent(t *testing.T) {
+	t.Parallel()
+	n, s, mend := failing(t, false, false, lb.Policies{})
+	s.Backends = s.Backends[1:2]
+	n.Sync(s)
+	served := make(chan error)
+	go func() { _, err := n.dial(&s, testbed.Patience); served <- err }()
+	testbed.Eventually(t, "it has failed", func() bool { return n.Stats().Flows.Silent == 1 })
+	n.awaits(&s, 1)
+	mend()
+	testbed.Check(t, <-served)
+	if got := n.Stats(); got.Chosen != 1 || got.Flows.Retried != 0 || got.Flows.Answered != 1 {
+		t.Errorf("%+v, want one chosen, and answered", got)
+	}
+}
+
+// TestDroppedHere: what the node's own rules drop is no failure of the endpoint, and not in flight.
+func TestDroppedHere(t *testing.T) {
+	t.Parallel()
+	n, s, mend := failing(t, false, false, lb.Policies{})
+	mend()
+	end := n.filtered(n.Node, false, "FORWARD")
+	if _, err := n.dial(&s, 1500*time.Millisecond); err == nil {
+		t.Fatal("it is not dropped")
+	}
+	testbed.Eventually(t, "nothing is in flight", func() bool { return n.Stats().Flows.Known == 0 })
+	n.awaits(&s, 0, 0, 0)
+	if got := n.Stats(); got.Chosen < 2 || got.Flows.Silent != 0 || got.Flows.Refused != 0 {
+		t.Errorf("%+v, want two SYNs and no failure", got)
+	}
+	end()
+	n.open(&s, 3)
+	n.awaits(&s, 1, 1, 1)
+}
+
+// TestUnansweredDatagrams: of a Service that says that datagrams are answered an endpoint that does not is ejected.
+func TestUnansweredDatagrams(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	n.Balancer.Outlier = lb.DefaultOutlier
+	n.Balancer.Outlier.Interval = 0 // one client is believed each time
+	s := n.echoing(lb.UDP, false, lb.Policies{UDPResponses: 1})
+	silent := lab.At(lab.Address(n.Pods[1], false), 8081)
+	server, err := n.Pods[1].ListenPacket(t.Context(), "udp", silent.String())
+	testbed.Check(t, err)
+	defer server.Close()
+	s.Backends[1].Addr = silent
+	n.Sync(s)
+	for range 15 {
+		n.Client.Ask(strings.ToLower(s.Protocol.String()), s.Addresses[0].Addr.String(), 20*time.Millisecond)
+	}
+	n.Node.Run(t, "conntrack", "-D", "-p", "udp")
+	testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.OutlierStats().Active == 1 })
+	n.awaits(&s, 0, 0, 0)
+}
