@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
-	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
@@ -46,16 +45,12 @@ func newReports(c *config.Config, log *zap.Logger, j *journal.Journal, uidOf fun
 	if err != nil {
 		return nil, err
 	}
-	client, err := eventsv1client.NewForConfig(connection)
+	client, err := kubeapi.Events(connection)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to write events: %w", err)
 	}
-	recorder, err := events.NewAPI(client, c.Node.Name, j)
-	if err != nil {
-		return nil, fmt.Errorf("prepare to write events: %w", err)
-	}
-	recorder.UIDOf = uidOf
-	r.recorder = recorder
+	r.recorder = events.NewAPI(client, c.Node.Name, j, log)
+	r.recorder.UIDOf = uidOf
 	return r, nil
 }
 

@@ -8,17 +8,19 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -54,15 +56,12 @@ func newAPI(t *testing.T) (*Recorder, <-chan request) {
 func connect(t *testing.T, serve http.HandlerFunc) *Recorder {
 	server := httptest.NewServer(serve)
 	t.Cleanup(server.Close)
-	client, err := eventsv1client.NewForConfig(&rest.Config{Host: server.URL,
+	client, err := kubeapi.Events(&rest.Config{Host: server.URL,
 		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := NewAPI(client, "node-1", journal.New(zap.NewNop()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newRecorder(client, "node-1", journal.New(zap.NewNop()), zap.NewNop(), usual)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -128,6 +127,142 @@ func TestBounded(t *testing.T) {
 	recorded, dropped := a.Stats()
 	if recorded+dropped != many || recorded < burst || recorded > 2*burst {
 		t.Errorf("%d recorded, %d dropped of %d; want %d recorded or a few more", recorded, dropped, many, burst)
+	}
+}
+
+// flaky is a server that answers with these statuses, one after the other and the last for ever; 0: it closes the
+// connection. It passes on what it took.
+func flaky(t *testing.T, p pace, statuses ...int) (r *Recorder, got <-chan request, lines *observer.ObservedLogs) {
+	took := make(chan request, 100)
+	var next atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := request{method: r.Method, path: r.URL.Path}
+		if err := json.NewDecoder(r.Body).Decode(&q.event); err != nil {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		status := statuses[min(int(next.Add(1)), len(statuses))-1]
+		if status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(status)
+		took <- q
+	}))
+	t.Cleanup(server.Close)
+	client, err := kubeapi.Events(&rest.Config{Host: server.URL,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, lines := observer.New(zap.InfoLevel)
+	return newRecorder(client, "node-1", journal.New(zap.NewNop()), zap.New(core), p), took, lines
+}
+
+// TestAway: an API server that is away gets the events when it is back, in their order; one whose answer was lost has
+// the object already.
+func TestAway(t *testing.T) {
+	a, got, lines := flaky(t, pace{time.Millisecond, time.Minute}, 0, 503, 500, 409, 201, 201)
+	a.Record(Starting())
+	for _, want := range []int{503, 500, 409} {
+		if q := next(t, got); q.method != "POST" || q.event.Reason != "Starting" {
+			t.Errorf("at %d: %+v", want, q)
+		}
+	}
+	a.Record(Synced())
+	if q := next(t, got); q.method != "POST" || q.event.Reason != "SyncedProxyRules" {
+		t.Errorf("the next = %+v", q)
+	}
+	a.Close()
+	if recorded, dropped := a.Stats(); recorded != 2 || dropped != 0 || lines.Len() != 0 {
+		t.Errorf("%d recorded, %d dropped, logged %v", recorded, dropped, lines.All())
+	}
+}
+
+// TestRefused: what the API server refuses, or does not take in time, is counted, and said once.
+func TestRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		p      pace
+		status int
+	}{"forbidden": {usual, 403}, "away for too long": {pace{time.Millisecond, 0}, 503}} {
+		t.Run(name, func(t *testing.T) {
+			a, got, lines := flaky(t, test.p, test.status)
+			for range 3 { // each is tried as if it were the first
+				a.Record(Synced())
+				if q := next(t, got); q.method != "POST" {
+					t.Errorf("%+v", q)
+				}
+			}
+			a.Close()
+			if recorded, dropped := a.Stats(); recorded != 3 || dropped != 3 || lines.Len() != 1 {
+				t.Errorf("%d recorded, %d dropped, logged %v", recorded, dropped, lines.All())
+			}
+		})
+	}
+}
+
+// TestClose: what has come is written, and the count of what has come often; a server that does not answer is not
+// waited for.
+func TestClose(t *testing.T) {
+	a, got, _ := flaky(t, usual, 201, 201, 404, 201)
+	for range 5 {
+		a.Record(Synced())
+	}
+	if q := next(t, got); q.method != "POST" {
+		t.Errorf("first = %+v", q)
+	}
+	a.Close()
+	var last request
+	for len(got) > 0 {
+		last = <-got
+	}
+	if s := last.event.Series; s == nil || s.Count != 5 {
+		t.Errorf("written at last: %+v", last)
+	}
+
+	hang, ended := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
+	client, err := kubeapi.Events(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newRecorder(client, "node-1", journal.New(zap.NewNop()), zap.NewNop(), usual)
+	b.Record(Synced())
+	go func() { b.Close(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Close waits for a server that does not answer")
+	}
+	if recorded, dropped := b.Stats(); recorded != 1 || dropped != 1 {
+		t.Errorf("%d recorded, %d dropped", recorded, dropped)
+	}
+}
+
+// TestSeries: a count is written when nothing alike has come for a while, and forgotten then.
+func TestSeries(t *testing.T) {
+	w := &writer{objects: make(map[alike]*object)}
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &Recorder{node: "node-1"}
+	for i := range 4 {
+		e := r.object(Synced())
+		e.EventTime = metav1.NewMicroTime(at.Add(time.Duration(i) * time.Second))
+		w.add(e)
+	}
+	o := w.pending[0]
+	if len(w.pending) != 1 || o.event.Series.Count != 4 {
+		t.Fatalf("pending %+v", w.pending)
+	}
+	o.wrote()
+	o.written, o.due, w.pending = at, time.Time{}, nil
+	w.add(r.object(Synced()))
+	o.event.Series.LastObservedTime = metav1.NewMicroTime(at.Add(20 * time.Minute))
+	w.sweep(at.Add(21 * time.Minute))
+	if len(w.pending) != 0 || len(w.objects) != 1 {
+		t.Errorf("too early: pending %+v", w.pending)
+	}
+	w.sweep(at.Add(26 * time.Minute))
+	if len(w.pending) != 1 || len(w.objects) != 0 {
+		t.Errorf("at the end: pending %+v, objects %v", w.pending, w.objects)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
@@ -49,7 +48,7 @@ func fromBeta(obj any) (*networkingv1.ServiceCIDR, bool) {
 func (c *cidrs) newest(ctx context.Context) (k kind, err error) {
 	for _, k = range c.versions {
 		one := &metav1.ListOptions{Limit: 1}
-		err = k.client.Get().Resource(k.resource).VersionedParams(one, scheme.ParameterCodec).Do(ctx).Error()
+		err = k.client.Get().Resource(k.resource).VersionedParams(one, metav1.ParameterCodec).Do(ctx).Error()
 		if !apierrors.IsNotFound(err) {
 			break
 		}

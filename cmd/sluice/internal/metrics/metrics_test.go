@@ -16,13 +16,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -135,9 +135,9 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	// A real request to nobody, and one that is answered.
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
-	kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	kube, err := kubeapi.Events(&rest.Config{Host: server.URL, QPS: -1})
 	check(t, err)
-	if _, err := kube.Discovery().ServerVersion(); err == nil {
+	if err := kube.Get().AbsPath("/version").Do(t.Context()).Error(); err == nil {
 		t.Error("there is an API server")
 	}
 	waited.Observe(t.Context(), "GET", url.URL{Host: "192.0.2.1"}, time.Second)
