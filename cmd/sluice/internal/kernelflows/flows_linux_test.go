@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -113,6 +114,81 @@ func TestLook(t *testing.T) {
 	if next, err := f.Look(1, 0, new(look.Query), func(look.Info) bool { t.Error("another loop"); return true }); next !=
 		look.End || err != nil {
 		t.Errorf("another loop: %d, %v", next, err)
+	}
+}
+
+// TestEndDrained: at its deadline what is open to a drained endpoint ends, once, and nothing else.
+func TestEndDrained(t *testing.T) {
+	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
+	f := newFlows(t)
+	other := netip.MustParseAddrPort("10.244.1.11:5353")
+	fill := func() {
+		t.Helper()
+		for i, to := range []netip.AddrPort{pod, pod, other} {
+			testbed.Check(t, track(uint32(i), asked, to))
+		}
+	}
+	open := func() (n [2]uint64) {
+		t.Helper()
+		f.counts.at = time.Time{} // it is to count anew
+		if of := f.Counts()[lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}]; of != nil {
+			n = [2]uint64{of.Open, of.Endpoints[pod].Open}
+		}
+		return n
+	}
+	fill()
+	f.LB.Drain(lb.NewDrains([]lb.Drain{{Addr: pod, Deadline: 1000}, {Addr: other}}, nil))
+	for _, step := range []struct {
+		now  int64
+		want [2]uint64
+	}{{999, [2]uint64{3, 2}}, {1000, [2]uint64{1, 0}}} {
+		testbed.Check(t, f.endDrained(step.now))
+		if n := open(); n != step.want {
+			t.Errorf("at %d there are %v, want %v", step.now, n, step.want)
+		}
+	}
+	testbed.Check(t, track(3, asked, pod))
+	testbed.Check(t, f.endDrained(1001))
+	if n := open(); n != [2]uint64{2, 1} {
+		t.Errorf("what has come since has ended, too: %v", n)
+	}
+	f.LB.Drain(lb.NewDrains([]lb.Drain{{Addr: pod, Deadline: 2000}}, nil))
+	testbed.Check(t, f.endDrained(2000))
+	if n := open(); n != [2]uint64{1, 0} {
+		t.Errorf("at another deadline there are %v", n)
+	}
+}
+
+// TestEndedCrosses: what has ended is counted in the process that takes over as before, what Halt has missed excepted,
+// and of endpoints that have gone in the sum only.
+func TestEndedCrosses(t *testing.T) {
+	of := lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}
+	end := func(f *Flows, id lb.ID, at netip.AddrPort) {
+		f.gone(&look.Info{Service: id, Backend: at, In: 10, Out: 20, Kernel: &look.Kernel{Path: "nftables", PacketsIn: 1}})
+	}
+	other := lb.ID{Namespace: "default", Name: "other", Protocol: lb.UDP}
+	before, after := newFlows(t), newFlows(t)
+	end(before, of, pod)
+	end(before, other, pod)
+	first := before.Ended()
+	end(before, of, asked) // no endpoint
+	since := before.Halt(first)
+	end(before, of, pod) // the other process counts
+	if len(first) != 2 || len(since) != 1 || since[0].Service != of {
+		t.Fatalf("first there is %+v, and since then %+v", first, since)
+	}
+	after.Seed(append(first, since...))
+	end(after, of, pod)
+	after.prune() // other has gone
+	all := after.Ended()
+	if len(all) != 1 || all[0].Sum.Total != 3 || all[0].Sum.In.Bytes != 30 || all[0].Sum.Out.Bytes != 60 ||
+		len(all[0].Endpoints) != 1 || all[0].Endpoints[pod].Total != 2 {
+		t.Errorf("it has %+v", all)
+	}
+	before.Resume()
+	end(before, of, pod)
+	if n := before.Ended()[0].Sum.Total; n != 3 {
+		t.Errorf("after a hand-over that has failed there are %d", n)
 	}
 }
 
