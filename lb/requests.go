@@ -9,7 +9,7 @@ import (
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
 // is none, of what is on by default, or for all. Times are in nanoseconds. Those of a Service are immutable.
 type Policies struct {
-	DataPath        string // "userspace", "nftables", "iptables" or "ipvs"; Pick takes no notice of it
+	DataPath        string // "userspace", "queue", "nftables", "iptables" or "ipvs"; Pick takes no notice of it
 	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [Algorithm]
 	SlowStart       int64  // how long backends that join others take to get all of their turns
 	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// clients reads the sets of a Service's backends.
+// clients reads the sets of a Service's backends, or before the first Sync those that an earlier process has left.
 func (e *Engine) clients(s *lb.Service, now int64) (out []lb.Client, err error) {
 	for addr, set := range e.clientSets(s) {
-		list, err := e.content.Read(set)
+		list, err := e.left(set)
 		if err != nil {
 			return nil, err
 		}
@@ -32,7 +32,7 @@ func (e *Engine) clientSets(s *lb.Service) map[netip.AddrPort]string {
 	out := make(map[netip.AddrPort]string)
 	for i := range s.Backends {
 		addr := s.Backends[i].Addr
-		if name := clientSet(s.ID, addr).Name; e.content != nil && e.content.HasSet(name) {
+		if name := clientSet(s.ID, addr).Name; e.content == nil || e.content.HasSet(name) {
 			out[addr] = name
 		}
 	}
@@ -42,6 +42,9 @@ func (e *Engine) clientSets(s *lb.Service) map[netip.AddrPort]string {
 // remember adds clients to the sets of their backends, those that have come last first, and removes them from those of
 // others: rules look into one set after the other.
 func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
+	if e.content == nil {
+		return nil
+	}
 	sets, known := e.clientSets(s), make(map[netip.Addr]bool)
 	come := make(map[netip.AddrPort][]nft.Client)
 	for _, c := range slices.Backward(clients) { // the last one counts

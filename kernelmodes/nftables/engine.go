@@ -86,7 +86,7 @@ func (e *Engine) Leftover(ctx context.Context) (bool, error) { return e.leftover
 
 // Clients returns which backend each client of a Service with affinity was sent to last,
 // the longest ago first. now is the time on the clock of lb.Client.LastUsed. The Service is
-// one of the last Sync that had no error.
+// one of the last Sync that had no error; before the first, one that an earlier process may have left.
 func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
 	return e.clients(s, now)
 }

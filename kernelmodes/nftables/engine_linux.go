@@ -140,7 +140,7 @@ func (e *Engine) leftover(context.Context) (bool, error) {
 	return false, nil
 }
 
-// left returns the keys of a set that an earlier process has left.
+// left returns what a set has that is there, be it left by an earlier process.
 func (e *Engine) left(set string) ([]nft.Client, error) {
 	list, err := (&nft.Table{Name: e.table(), IPv6: e.IPv6}).Read(set)
 	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {

@@ -17,7 +17,7 @@ func (s *shape) static(t *nft.Table) {
 	if s.ask.Count > 0 {
 		s.asks(t)
 	}
-	set := func(chain string, rules ...nft.Rule) { t.SetChain(chain, hooks[chain], rules) }
+	set := func(chain string, rules ...nft.Rule) { t.SetChain(chain, s.hook(chain), rules) }
 	for _, chain := range []string{chainPre, chainOut} {
 		set(chain,
 			s.rule().Jump(chainClusters).Rule("masquerade what asks cluster IPs from elsewhere"),
@@ -54,6 +54,17 @@ func (s *shape) static(t *nft.Table) {
 	set("filter-output", unserved,
 		udp().FromLoopback(false).In(setUDPPorts, nft.SourcePort).Drop().Rule("its node port has moved"),
 		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"))
+}
+
+// hook returns that of a chain, nil if it has none. A table that asks comes before one that does not.
+func (s *shape) hook(chain string) *nft.Hook {
+	hook := hooks[chain]
+	if hook == nil || s.ask.Count == 0 || hook.Type != "nat" {
+		return hook
+	}
+	first := *hook
+	first.Priority--
+	return &first
 }
 
 // outside returns the rules that mark what is not of a pod.

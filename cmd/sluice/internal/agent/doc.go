@@ -15,7 +15,7 @@
 //  7. table: the new Services alone
 //
 // A Service that moves from one path to another is on both in between, and a new flow takes
-// the one that comes first: steering, nftables, iptables, ipvs. Where the host holds the service
+// the one that comes first: steering, queue, nftables, iptables, ipvs. Where the host holds the service
 // addresses there is no steering: it gets the new ones before all this, and loses the old
 // ones after it. The table has the Services of all paths, so that a flow in user space goes
 // on when its Service has moved, and node ports are held by sockets on all paths.

@@ -90,7 +90,7 @@ type Family struct {
 	Bind      netip.Addr // where UDP and SCTP proxy ports listen
 	Addresses *Holding
 
-	// Engines forward in the kernel, NFTables, IPTables and IPVS. nil: this host cannot, and No says why.
+	// Engines forward in the kernel, Queue, NFTables, IPTables and IPVS. nil: this host cannot, and No says why.
 	Engines [pathCount]Engine
 	No      [pathCount]error
 }

@@ -29,6 +29,26 @@ func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err er
 	return left, err
 }
 
+// Leave has the kernel know the clients with affinity of path queue, for which it is to choose from now on: this process
+// is to end. It is for after Run.
+func (a *Agent) Leave(ctx context.Context) error {
+	resume, err := a.Pause(ctx)
+	if err != nil {
+		return fmt.Errorf("leave clients to the kernel: %w", err)
+	}
+	defer resume()
+	for _, x := range a.planner.ports {
+		engine := a.Families[family(x.service.IPv6)].Engines[Queue]
+		if x.piece.choice.Path != Queue || x.service.AffinityTimeout == 0 || engine == nil {
+			continue
+		}
+		if err := a.hand(ctx, x.piece.kernel, nil, engine); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Withdraw closes every listening socket, those of Retired included, after Offload has left nothing to user space.
 func (a *Agent) Withdraw(ctx context.Context) error {
 	resume, err := a.Pause(ctx) // everything may be being handed over

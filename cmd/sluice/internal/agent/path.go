@@ -17,16 +17,21 @@ type Path uint8
 const (
 	None Path = iota
 	Userspace
+	Queue
 	NFTables
 	IPTables
 	IPVS
 	pathCount
 )
 
-var pathNames = [pathCount]string{"none", "userspace", "nftables", "iptables", "ipvs"}
+var pathNames = [pathCount]string{"none", "userspace", "queue", "nftables", "iptables", "ipvs"}
 
 // kernelPaths are the paths of engines, in the order in which a packet meets them.
-var kernelPaths = []Path{NFTables, IPTables, IPVS}
+var kernelPaths = []Path{Queue, NFTables, IPTables, IPVS}
+
+// anyService are the paths of Services whose own there is not, the first that is available. Queue is for those that
+// request it, and for its mode.
+var anyService = []Path{Userspace, NFTables, IPTables, IPVS}
 
 // Paths returns all that a Service may be on.
 func Paths() []Path { return append([]Path{Userspace}, kernelPaths...) }
@@ -61,7 +66,7 @@ const userspaceSCTP = pathCount
 
 // all reports whether there is a path for every Service.
 func (can *abilities) all() bool {
-	kernel := slices.ContainsFunc(kernelPaths, func(path Path) bool { return can[path] == nil })
+	kernel := slices.ContainsFunc(anyService[1:], func(path Path) bool { return can[path] == nil })
 	return kernel || can[Userspace] == nil && can[userspaceSCTP] == nil
 }
 
@@ -129,7 +134,7 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	if c.Fallback == "" {
 		c.Fallback = fmt.Sprintf("data path %s is not available: %v", c.Path, can[c.Path])
 	}
-	for _, path := range Paths() {
+	for _, path := range anyService {
 		if can[path] == nil {
 			c.Path, c.Why = path, "the first that is available"
 			return c

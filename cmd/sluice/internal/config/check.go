@@ -125,13 +125,13 @@ func (s *settings) checkMode() {
 				"endpoints see an address of the node in place of the client's: give mode iptables there or by "+
 				"--proxy-mode to keep the client's, or userspace", s.File)
 		}
-	case ModeUserspace, ModeWinUserspace, ModeNFTables, ModeIPTables, ModeIPVS:
+	case ModeUserspace, ModeWinUserspace, ModeQueue, ModeNFTables, ModeIPTables, ModeIPVS:
 	case "kernelspace":
 		s.reject("proxy-mode",
-			"%q is not one of Sluice's: give userspace, nftables, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is not one of Sluice's: give userspace, queue, nftables, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
 		s.reject("proxy-mode",
-			"%q is unknown: give userspace, which is the default, nftables, iptables, ipvs or winuserspace",
+			"%q is unknown: give userspace, which is the default, queue, nftables, iptables, ipvs or winuserspace",
 			string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
@@ -313,7 +313,7 @@ func (s *settings) checkKernel() {
 	s.checkPeriods("ipvs-min-sync-period", d.IPVS.SyncPeriod, d.IPVS.MinSyncPeriod)
 	k.SyncPeriod, k.MinSyncPeriod = d.IPTables.SyncPeriod.Duration, d.IPTables.MinSyncPeriod.Duration
 	switch s.checkNFTables(); s.DataPath.Mode {
-	case ModeNFTables:
+	case ModeNFTables, ModeQueue:
 		k.SyncPeriod, k.MinSyncPeriod = d.NFTables.SyncPeriod.Duration, d.NFTables.MinSyncPeriod.Duration
 	case ModeIPVS:
 		k.SyncPeriod, k.MinSyncPeriod = d.IPVS.SyncPeriod.Duration, d.IPVS.MinSyncPeriod.Duration

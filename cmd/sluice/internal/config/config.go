@@ -15,6 +15,7 @@ import (
 const (
 	ModeUserspace    = "userspace"
 	ModeWinUserspace = "winuserspace"
+	ModeQueue        = "queue"
 	ModeNFTables     = "nftables"
 	ModeIPTables     = "iptables"
 	ModeIPVS         = "ipvs"

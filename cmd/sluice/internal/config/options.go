@@ -102,7 +102,7 @@ func (s *settings) dataPathGroups() []group {
 	return []group{
 		{"Data path", []option{
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
-				"nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace " +
+				"queue, nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace " +
 				"means on Windows); the annotation sluice.io/data-path of a Service takes precedence; beside " +
 				"--config, what an empty mode of the file means"},
 			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +

@@ -128,6 +128,7 @@ func Run(ctx context.Context, o Options) error {
 	case <-ctx.Done():
 		return d.stop(cancel)
 	case <-d.Upgrade.Done():
+		d.steering.queues.close() // the process that has taken over answers
 		d.kernel.Close()
 		d.journal.Close() // says what it has not yet
 		return d.Upgrade.Close()
@@ -186,6 +187,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.data, err = openDataPath(c, d.Log); err != nil {
 		return err
 	}
+	d.steering.queues.choose(d.data.lb)
 	d.control = &control{config: c, log: d.Log}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
@@ -242,6 +244,7 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 	}
 	if taken {
 		d.lineage.taken = true
+		d.steering.queues.inherit()
 		d.holdRules()
 		d.keepTCPPort()
 		d.agent.SubmitFirst(desired) // what was taken over is served until that is applied
@@ -344,6 +347,9 @@ func (d *daemon) close() error {
 	if d.letGo != nil {
 		d.letGo()
 		d.renewing.Wait()
+	}
+	if d.steering != nil {
+		d.steering.queues.close()
 	}
 	var errs []error
 	if d.data != nil {

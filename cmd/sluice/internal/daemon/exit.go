@@ -38,6 +38,7 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 	cancel()
 	d.background.Wait()
 	d.lock.Ending()
+	d.leaveQueues()
 	process := &d.Config.Process
 	ctx, cancel := context.WithTimeout(context.Background(), process.DrainTimeout)
 	defer cancel()
@@ -70,6 +71,16 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 	}
 	d.Log.Info("stopped; rules and addresses stay for the next start, sluice --cleanup removes them")
 	return nil
+}
+
+// leaveQueues leaves the choice on data path queue to the kernel, since the next process may start while this one drains.
+func (d *daemon) leaveQueues() {
+	ctx, cancel := context.WithTimeout(context.Background(), offloadTimeout)
+	defer cancel()
+	if err := d.agent.Leave(ctx); err != nil {
+		d.Log.Warn("clients with affinity may get other endpoints until the next start", zap.Error(err))
+	}
+	d.steering.queues.close()
 }
 
 // offload moves Services to the kernel's rules, which go on without this process, and waits until nothing is open, ctx

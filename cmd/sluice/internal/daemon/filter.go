@@ -37,14 +37,18 @@ type steeredFamily struct {
 	observe  *func(time.Duration) // the steerer's ObserveFlows
 	stale    *staleconns.Cleaner
 	engine   atomic.Pointer[nftables.Engine] // nil: this host cannot forward by nftables, or that is not known yet
+	queue    atomic.Pointer[nftables.Engine] // the same for data path queue
 }
 
-// forwarded is what the family's engine for nftables has done.
+// forwarded is what the family's engines for nftables have done.
 func (t *steeredFamily) forwarded() (s nftables.Stats, there bool) {
-	if e := t.engine.Load(); e != nil {
-		return e.Stats(), true
+	for _, e := range []*nftables.Engine{t.engine.Load(), t.queue.Load()} {
+		if e != nil {
+			s.Add(e.Stats())
+			there = true
+		}
 	}
-	return s, false
+	return s, there
 }
 
 // steerer makes what steers a family by the packet filter that has been chosen.

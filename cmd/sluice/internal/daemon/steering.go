@@ -29,6 +29,7 @@ type steering struct {
 	ipv4, ipv6 agent.Family
 	served     []metrics.Family
 	steered    []*steeredFamily
+	queues     *queues
 	leases     []lease           // of rules
 	before     redirect.Leftover // where rules that were there at the start lead
 	unprobed   []*steeredFamily  // families whose rules were there at the start, until there is time to probe
@@ -38,6 +39,7 @@ type steering struct {
 func newSteering(c *config.Config, log *zap.Logger) *steering {
 	mode, _ := agent.ParsePath(c.DataPath.Mode)
 	return &steering{config: c, log: log, mode: mode, nftables: make(map[bool]*redirect.NFTables),
+		queues: newQueues(log),
 		before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
 }
 
@@ -135,6 +137,7 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 		log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup")
 	}
 	s.nftablesEngine(ctx, f, t)
+	s.queueEngine(ctx, f, t)
 	if !locked {
 		err = s.engines(ctx, f, t)
 		locked = err != nil

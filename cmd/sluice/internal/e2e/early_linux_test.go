@@ -80,7 +80,7 @@ func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered f
 // that is sent again, though conntrack knows the connection as one to nowhere by then.
 func TestAskedTooEarly(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs"} {
+	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			lab.NeedMode(t, mode)

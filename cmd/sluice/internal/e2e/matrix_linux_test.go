@@ -267,7 +267,7 @@ func expectedDirect(k kind, from origin, policy string, e endpoints, protocol st
 // TestMatrix holds for each data path.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs", "winuserspace"} {
+	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs", "winuserspace"} {
 		t.Run(mode, func(t *testing.T) { testMatrix(t, mode, "") })
 	}
 	t.Run("userspace, steered by iptables", func(t *testing.T) { testMatrix(t, "userspace", "iptables") })

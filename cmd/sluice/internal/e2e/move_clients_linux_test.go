@@ -12,7 +12,8 @@ import (
 // TestMoveAffinity: a client of a Service with affinity stays where it is while its
 // Service moves, but for moves to ipvs, which takes no client from elsewhere.
 func TestMoveAffinity(t *testing.T) {
-	testMoveAffinity(t, "nftables", "userspace", "iptables", "nftables", "iptables", "userspace", "nftables")
+	testMoveAffinity(t, "nftables", "userspace", "iptables", "nftables", "queue", "iptables", "queue", "userspace", "queue",
+		"nftables", "iptables", "userspace", "nftables")
 }
 
 // TestMoveAffinityIPVS has it stay on the way from ipvs to the others.

@@ -39,12 +39,12 @@ type moving struct {
 // TestMove moves five Services at random between the data paths, under load: no
 // connection is refused, reset or corrupted, and no UDP exchange goes unanswered for
 // more than 100 ms.
-func TestMove(t *testing.T) { testMoves(t, []string{"userspace", "nftables", "iptables"}) }
+func TestMove(t *testing.T) { testMoves(t, []string{"userspace", "queue", "nftables", "iptables"}) }
 
-// TestMoveIPVS moves them among all four, in a VM.
+// TestMoveIPVS moves them among all five, in a VM.
 func TestMoveIPVS(t *testing.T) {
 	lab.NeedMode(t, "ipvs")
-	testMoves(t, []string{"userspace", "nftables", "iptables", "ipvs"})
+	testMoves(t, []string{"userspace", "queue", "nftables", "iptables", "ipvs"})
 }
 
 func testMoves(t *testing.T, paths []string) {

@@ -22,7 +22,7 @@ import (
 // one that has rules of others.
 func TestCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs"} {
+	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
 		for _, foreign := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, foreign rules %v", mode, foreign), func(t *testing.T) { testCleanup(t, mode, foreign) })
 		}

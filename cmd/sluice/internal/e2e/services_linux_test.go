@@ -344,6 +344,13 @@ func TestRulesAreRepaired(t *testing.T) {
 			"nft flush ruleset",
 		}, "--iptables-sync-period", "1h", "--packet-filter", "nftables", "--proxy-mode", "nftables")
 	})
+	t.Run("chosen by queue", func(t *testing.T) {
+		testRepairs(t, []string{
+			"nft delete element ip sluice-queued asked '{ 10.96.0.80 . tcp . 80 }'",
+			"nft flush map ip sluice-queued numbered",
+			"nft delete table ip sluice-queued",
+		}, "--iptables-sync-period", "1h", "--packet-filter", "nftables", "--proxy-mode", "queue")
+	})
 }
 
 func testRepairs(t *testing.T, damages []string, args ...string) {

@@ -49,6 +49,7 @@ type Sources struct {
 	Families     []Family                     // those that are served
 	Services     func() []lb.Stats            // by service port
 	Times        func(func(lb.ID, *lb.Times)) // of those, and of others; see lb.Balancer.Times
+	Queue        func() Queue
 	Outliers     func() lb.OutlierStats
 	Checks       func() checks.Stats
 	Events       func() (reported, dropped uint64)
@@ -152,6 +153,7 @@ func (s scrape) sources(c *Sources) {
 		"kernel forwards and that are to be logged: handled, or lost since they came faster than they could be read.",
 		"result", []reading{{"handled", events.Handled}, {"lost", events.Lost}})
 
+	s.queue(c.Queue())
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
 	s.gauge("sluice_annotations_ignored", "Annotations sluice.io/... of Services and their EndpointSlices that are of "+

@@ -110,6 +110,10 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			visit(lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP, IPv6: true}, &of)
 			visit(lb.ID{}, &of)
 		},
+		Queue: func() Queue {
+			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Packets: 9026, Repeated: 10, Odd: 11,
+				Late: 12, Missed: 13}
+		},
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
 		},

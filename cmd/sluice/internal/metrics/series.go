@@ -263,7 +263,7 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_backends", "Endpoints applied, counted once per Service port.", float64(n.Backends))
 	for _, path := range agent.Paths() {
 		s.gauge("sluice_service_data_path",
-			"Service ports, by the data path in effect: userspace, nftables, iptables or ipvs.",
+			"Service ports, by the data path in effect: userspace, queue, nftables, iptables or ipvs.",
 			float64(n.Paths[path]), "path", path.String())
 	}
 	s.gauge("sluice_data_path_fallbacks",
@@ -284,6 +284,34 @@ func (s scrape) agent(n agent.Status) {
 		"EndpointSlice and Endpoints changes not applied yet.", float64(n.EndpointsPending))
 	s.counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "EndpointSlice and Endpoints changes seen.",
 		n.EndpointChanges)
+}
+
+// Queue is what the kernel has asked of data path queue (kernelmodes/queue.Stats).
+type Queue struct {
+	Answering             bool
+	Chosen, None, Unknown uint64 // flows
+
+	Packets, Repeated, Odd, Late, Missed uint64
+}
+
+func (s scrape) queue(n Queue) {
+	answering := 0.0
+	if n.Answering {
+		answering = 1
+	}
+	s.gauge("sluice_queue_answering", "1 while this process chooses the endpoints of new flows on data path queue, from "+
+		"the first Service there on; else the kernel does.", answering)
+	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
+		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or its "+
+		"rules do not have it yet (unknown).", "result",
+		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}})
+	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of a "+
+		"flow, repeated (while that was decided, with the same answer), odd (not understood, left to the kernel) or "+
+		"late (gone when the answer came).", "kind",
+		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
+			{"late", n.Late}})
+	s.counter("sluice_queue_missed_packets_total", "First packets on data path queue that found a queue full: the "+
+		"kernel has chosen.", n.Missed)
 }
 
 func (s scrape) outliers(n lb.OutlierStats) {

@@ -249,11 +249,8 @@ func (p *Policy) missing(s *lb.Service, path string) (instead, reason string) {
 			return "none", reason
 		}
 	}
-	switch {
-	case p.lacks != nil:
+	if p.lacks != nil {
 		return p.lacks(s.Policies, path)
-	case path == "userspace" || path == "none":
-		return "", ""
 	}
-	return "none", fmt.Sprintf("data path %s does not have it: request data path userspace", path)
+	return onlyUserspace(path)
 }

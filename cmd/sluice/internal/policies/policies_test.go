@@ -25,7 +25,7 @@ forwarded packet by packet there are none of drain, hold, idle-timeout, duration
 no queue; on systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections,
 and none of tcp-keepalive and tcp-user-timeout. Limits are those of each node, for each port of a Service and each
 address family: with N nodes a Service has N times as much. How often a client has opened connections is forgotten
-by an upgrade. What a data path of the kernel does not have keeps a Service in user space, also in the modes
+by an upgrade. What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
 nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
 where 'sluice.io/data-path' names the path. Then an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'
 say what there is instead; 'sluice explain' shows both.
@@ -200,8 +200,9 @@ func TestShortfalls(t *testing.T) {
 		}
 		for _, path := range paths {
 			got := Shortfalls(s, path)
-			want := path != "userspace" && p.Kernel == "" || word == "scheduler" && (path == "nftables" ||
-				path == "iptables")
+			want := path != "userspace" && p.Kernel == "" || p.Kernel == "queue" && path != "userspace" && path != p.Kernel ||
+				word == "scheduler" && (path == "nftables" ||
+					path == "iptables")
 			if len(got) > 1 || (len(got) == 1) != want || want && (got[0].Policy != word || got[0].Reason == "") {
 				t.Errorf("%s %s on %s: %+v", word, sample[0], path, got)
 			}
@@ -260,7 +261,7 @@ func TestKeptFrom(t *testing.T) {
 			if want {
 				keep++
 			}
-			for _, path := range []string{"nftables", "iptables", "ipvs"} {
+			for _, path := range []string{"queue", "nftables", "iptables", "ipvs"} {
 				if got := KeptFrom(s, path); (got == p) != want || got != nil && got != p {
 					t.Errorf("%s of %s, kept from %s: %v, want %v", p.Word, of, path, got, want)
 				}

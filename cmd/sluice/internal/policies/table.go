@@ -12,7 +12,7 @@ import (
 )
 
 // paths are the data paths that can be requested.
-var paths = []string{"userspace", "nftables", "iptables", "ipvs"}
+var paths = []string{"userspace", "queue", "nftables", "iptables", "ipvs"}
 
 // What policies are of use to.
 var (
@@ -35,7 +35,7 @@ var table = []*Policy{
 		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of " +
 			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port " +
 			"after a comma for the client's port to count",
-		Kernel: "nftables: rr; iptables: random; ipvs: its own",
+		Kernel: "queue: all but lc, p2c and ewma; nftables: rr; iptables: random; ipvs: its own",
 		kind: text{func(p *lb.Policies) *string { return &p.Scheduler },
 			"rr, lc, p2c, ewma, random, sh, maglev, or a scheduler of ipvs", checkScheduler},
 		lacks: lacksScheduler,
@@ -44,8 +44,9 @@ var table = []*Policy{
 		Word: "slow-start", Default: "0s", Flag: "slow-start",
 		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, " +
 			"from a tenth on; 0: none",
+		Kernel:  "queue",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.SlowStart }, time.Nanosecond, time.Hour, true},
-		without: []string{"0s"},
+		without: []string{"0s"}, lacks: chosen,
 	},
 	{
 		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
@@ -301,6 +302,22 @@ func anything(string) error { return nil }
 // has is for what every data path has.
 func has(*lb.Policies, string) (instead, reason string) { return "", "" }
 
+// chosen is for what comes of how this process chooses endpoints: for user space, and for data path queue.
+func chosen(_ *lb.Policies, path string) (instead, reason string) {
+	if path == "queue" {
+		return "", ""
+	}
+	return onlyUserspace(path)
+}
+
+// onlyUserspace is for what no data path of the kernel has.
+func onlyUserspace(path string) (instead, reason string) {
+	if path == "userspace" || path == "none" {
+		return "", ""
+	}
+	return "none", fmt.Sprintf("data path %s does not have it: request data path userspace", path)
+}
+
 // checkScheduler returns what is wrong with a scheduler that neither user space nor any kernel has.
 func checkScheduler(name string) error {
 	const longest = 64
@@ -323,6 +340,13 @@ func lacksScheduler(p *lb.Policies, path string) (instead, reason string) {
 	case "userspace":
 		if err != nil {
 			return used, err.Error()
+		}
+	case "queue":
+		if err != nil {
+			return used, err.Error()
+		}
+		if slices.Contains([]string{"lc", "p2c", "ewma"}, used) {
+			return "rr", "data path queue does not count open connections: request data path userspace"
 		}
 	case "nftables", "iptables":
 		if err != nil || used != "rr" && used != "random" {

@@ -184,7 +184,7 @@ func TestCleanupOnExit(t *testing.T) {
 // TestOffloadedGoesOn: Services that the kernel forwards do not notice an upgrade either,
 // and are not touched by it.
 func TestOffloadedGoesOn(t *testing.T) {
-	for _, mode := range []string{"nftables", "iptables", "ipvs"} {
+	for _, mode := range []string{"queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			lab.NeedMode(t, mode)
 			n := newLine(t, testbed.Config{})

@@ -143,7 +143,7 @@ func (g *load) slowly(d time.Duration) time.Duration { return time.Duration(floa
 // before the start.
 func newLoad(l *lab.Lab) *load {
 	g := emptyLoad(l)
-	g.paths = []agent.Path{agent.Userspace, agent.NFTables, agent.IPTables}
+	g.paths = []agent.Path{agent.Userspace, agent.Queue, agent.NFTables, agent.IPTables}
 	l.T.Cleanup(g.end)
 	if ipvs.Present(l.T.Context()) == nil {
 		g.paths = append(g.paths, agent.IPVS)

@@ -1,0 +1,28 @@
+//go:build !linux
+
+package daemon
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// queues is nothing on this system, which has no data path queue.
+type queues struct{}
+
+func newQueues(*zap.Logger) *queues { return nil }
+
+func (*steering) queueEngine(context.Context, *agent.Family, *steeredFamily) {}
+
+func (*queues) choose(*lb.Balancer) {}
+
+func (*queues) inherit() {}
+
+func (*queues) stats() metrics.Queue { return metrics.Queue{} }
+
+func (*queues) close() {}
