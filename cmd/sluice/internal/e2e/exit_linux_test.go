@@ -166,8 +166,11 @@ func TestExitRefusesNothing(t *testing.T) {
 			t.Parallel() // with each other, and no other test: most of the time they wait
 
 			path := "iptables" // so that rules of that mode stay when the Services are back
-			if when == "after the end" {
+			switch when {
+			case "after the end":
 				path = "userspace"
+			case "at once by the handover socket", "later":
+				path = "queue"
 			}
 			v := newVisitors(t, path)
 			args := []string{"--drain-timeout", exitDrain.String(), "--udp-timeout", "5s"} // a busy machine ends no flow
