@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +32,9 @@ type queues struct {
 	began     atomic.Bool // to answer, and it may have ended since
 	answering atomic.Bool
 
+	there sync.Mutex // guards ours; nothing is waited for by who holds it
+	ours  map[lb.ID]bool
+
 	mu      sync.Mutex // guards the following
 	begun   bool       // or it is waited for
 	closed  bool
@@ -39,7 +43,34 @@ type queues struct {
 }
 
 func newQueues(log *zap.Logger) *queues {
-	return &queues{log: log, server: queue.Server{Now: eventloop.Now}}
+	q := &queues{log: log, ours: make(map[lb.ID]bool)}
+	q.server = queue.Server{Now: eventloop.Now, Asks: q.has}
+	return q
+}
+
+// has reports whether a Service port is on the path.
+func (q *queues) has(id lb.ID) bool {
+	q.there.Lock()
+	defer q.there.Unlock()
+	return q.ours[id]
+}
+
+// changed notes what a family has on the path, and has flows be found that were there before.
+func (q *queues) changed(d *lb.Delta, ipv6 bool) {
+	q.there.Lock()
+	if d.Whole {
+		maps.DeleteFunc(q.ours, func(id lb.ID, _ bool) bool { return id.IPv6 == ipv6 })
+	}
+	for _, s := range d.Removed {
+		delete(q.ours, s.ID)
+	}
+	for _, s := range d.Added {
+		q.ours[s.ID] = true
+	}
+	q.there.Unlock()
+	if len(d.Added) > 0 && q.answering.Load() {
+		q.server.Read()
+	}
 }
 
 // queueEngine gives a family the engine for data path queue.
@@ -95,8 +126,9 @@ func (q *queues) stats() (m metrics.Queue) {
 	}
 	s := q.server.Stats()
 	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
-		Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd, Late: s.Queues.Late,
-		Missed: s.Queues.Missed}
+		Limited: s.Limited, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
+		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: s.Flows.Full,
+		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.
@@ -124,6 +156,11 @@ func (q *queues) begin() error {
 func (q *queues) answers() {
 	q.began.Store(true)
 	q.answering.Store(true)
+	q.server.Read()
+	if err := q.server.Cannot(); err != nil {
+		q.log.Warn("what becomes of flows on data path queue is not known: there is neither a retry nor a limit, no "+
+			"endpoint is ejected, and least connections takes turns", zap.Error(err))
+	}
 }
 
 // await begins when no other process answers any more. Meanwhile that one chooses.
@@ -183,7 +220,9 @@ func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error 
 			return fmt.Errorf("answer the kernel: %w", err)
 		}
 	}
-	return e.Engine.Sync(ctx, d, node)
+	err := e.Engine.Sync(ctx, d, node)
+	e.queues.changed(&d, e.IPv6)
+	return err
 }
 
 // recall has clients with affinity stay where the kernel has sent them since an earlier process ended.

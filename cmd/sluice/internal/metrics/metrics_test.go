@@ -111,8 +111,9 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			visit(lb.ID{}, &of)
 		},
 		Queue: func() Queue {
-			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Packets: 9026, Repeated: 10, Odd: 11,
-				Late: 12, Missed: 13}
+			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Limited: 9004, Packets: 9026, Repeated: 10,
+				Odd: 11, Late: 12, Missed: 13, Known: 9005, NotFollowed: 9006, Refused: 9007, Silent: 9008, Retried: 9009,
+				Unheard: 9010}
 		},
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}

@@ -288,10 +288,13 @@ func (s scrape) agent(n agent.Status) {
 
 // Queue is what the kernel has asked of data path queue (kernelmodes/queue.Stats).
 type Queue struct {
-	Answering             bool
-	Chosen, None, Unknown uint64 // flows
+	Answering                      bool
+	Chosen, None, Unknown, Limited uint64 // flows
 
 	Packets, Repeated, Odd, Late, Missed uint64
+
+	Known                                          int64 // flows in flight
+	NotFollowed, Refused, Silent, Retried, Unheard uint64
 }
 
 func (s scrape) queue(n Queue) {
@@ -303,8 +306,18 @@ func (s scrape) queue(n Queue) {
 		"the first Service there on; else the kernel does.", answering)
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or its "+
-		"rules do not have it yet (unknown).", "result",
-		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}})
+		"rules do not have it yet (unknown), or dropped because of a limit that the Service requests (limited).", "result",
+		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited}})
+	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say.",
+		float64(n.Known))
+	s.counter("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, since too many are.",
+		n.NotFollowed)
+	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a reset "+
+		"was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
+	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it sends "+
+		"again, since the first was silent.", n.Retried)
+	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
+		n.Unheard)
 	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of a "+
 		"flow, repeated (while that was decided, with the same answer), odd (not understood, left to the kernel) or "+
 		"late (gone when the answer came).", "kind",

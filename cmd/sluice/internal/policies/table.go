@@ -35,7 +35,7 @@ var table = []*Policy{
 		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of " +
 			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port " +
 			"after a comma for the client's port to count",
-		Kernel: "queue: all but lc, p2c and ewma; nftables: rr; iptables: random; ipvs: its own",
+		Kernel: "queue: all; nftables: rr; iptables: random; ipvs: its own",
 		kind: text{func(p *lb.Policies) *string { return &p.Scheduler },
 			"rr, lc, p2c, ewma, random, sh, maglev, or a scheduler of ipvs", checkScheduler},
 		lacks: lacksScheduler,
@@ -51,8 +51,9 @@ var table = []*Policy{
 	{
 		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
 		Means:   "whether endpoints that fail in a row get no new connections for a time",
+		Kernel:  "queue",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.OutlierEjection }},
-		without: []string{"false"},
+		without: []string{"false"}, lacks: chosen,
 	},
 	{
 		Word: readinessProbe, Kernel: "all",
@@ -65,7 +66,9 @@ var table = []*Policy{
 		Word: "udp-responses", Default: "0",
 		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has " +
 			"failed",
-		kind: count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
+		Kernel: "queue",
+		kind:   count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
+		lacks: chosen,
 	},
 	{
 		Word: "hold", Keeps: anyOf, Default: "0s", Flag: "hold",
@@ -85,8 +88,9 @@ var table = []*Policy{
 		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from " +
 			"this node; clients beyond get another endpoint, also with affinity, or wait in a queue if none has " +
 			"room; 0: no limit",
+		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxEndpointConnections }, 1, maxLimit, true},
-		without: []string{"0"}, misses: missesLimit,
+		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
 		Word: "max-pending-connections", Default: "1024", Flag: "max-pending-connections",
@@ -105,22 +109,25 @@ var table = []*Policy{
 		Word: "max-connections", Keeps: streams, Default: "0", Flag: "max-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
 			"those that wait included; further ones are reset; 0: no limit",
+		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnections }, 1, maxLimit, true},
-		without: []string{"0"}, misses: missesLimit,
+		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connections", Keeps: streams, Default: "0", Flag: "max-client-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that one client address has to a port of a Service on this " +
 			"node; further ones are reset; 0: no limit. Connections from before there was a limit do not count",
+		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnections }, 1, maxLimit, true},
-		without: []string{"0"}, misses: missesLimit,
+		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connection-rate", Keeps: streams, Default: "0", Flag: "max-client-connection-rate",
 		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address opens to a port of a " +
 			"Service on this node, and as many at once after a second without; further ones are reset; 0: no limit",
+		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
-		without: []string{"0"}, misses: missesLimit,
+		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
 		Word: "transparent", Default: "false", Kernel: "all",
@@ -161,13 +168,15 @@ var table = []*Policy{
 		Word: "connect-timeout", Keeps: streams, Default: "250ms", Flag: "connect-timeout",
 		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next " +
 			"attempt has twice as long, up to a minute",
+		Kernel: "queue",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute,
-			false},
+			false}, lacks: chosen,
 	},
 	{
 		Word: "connect-attempts", Keeps: streams, Default: "4", Flag: "connect-attempts",
-		Means: "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
-		kind:  count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false},
+		Means:  "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
+		Kernel: "queue",
+		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
 	},
 	{
 		Word: "idle-timeout", Keeps: streams, Default: "0s", Flag: "idle-timeout",
@@ -337,16 +346,9 @@ var schedulers = []string{"rr", "wrr", "lc", "wlc", "p2c", "ewma", "random", "sh
 func lacksScheduler(p *lb.Policies, path string) (instead, reason string) {
 	used, err := lb.Algorithm(p.Scheduler)
 	switch path {
-	case "userspace":
+	case "userspace", "queue":
 		if err != nil {
 			return used, err.Error()
-		}
-	case "queue":
-		if err != nil {
-			return used, err.Error()
-		}
-		if slices.Contains([]string{"lc", "p2c", "ewma"}, used) {
-			return "rr", "data path queue does not count open connections: request data path userspace"
 		}
 	case "nftables", "iptables":
 		if err != nil || used != "rr" && used != "random" {
