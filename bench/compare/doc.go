@@ -1,7 +1,7 @@
 // Command compare measures Sluice beside its peers, in one run, on this machine:
 // HAProxy, nginx with its stream module, a proxy of two goroutines per connection,
-// and as ceilings the kernel's own paths, address translation by iptables, ipvs where
-// the kernel has it, and a route straight to the servers.
+// and as ceilings the kernel's own paths, address translation by iptables, also by Sluice's
+// path queue, ipvs where the kernel has it, and a route straight to the servers.
 //
 //	go run ./bench/compare -sluice bin/sluice            # everything, about 35 minutes
 //	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes

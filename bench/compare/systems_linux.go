@@ -57,6 +57,9 @@ func (r *running) addrs(s service) []string {
 // relayName is the proxy of goroutines.
 const relayName = "goroutines"
 
+// queueName is Sluice where the kernel forwards what it chooses.
+const queueName = "queue"
+
 // systems are all that can be compared.
 var systems = []system{
 	{name: report.Ours, balances: true, start: startOurs},
@@ -66,6 +69,7 @@ var systems = []system{
 	{name: relayName, speaks: tcp + udp, start: startRelay},
 	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
 	{name: "dnat", ceiling: true, needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
+	{name: queueName, ceiling: true, start: startQueue},
 	{name: "direct", ceiling: true, start: startDirect},
 }
 
@@ -73,7 +77,7 @@ var systems = []system{
 func (s system) version(ctx context.Context, sluice string) string {
 	command := s.say
 	switch s.name {
-	case report.Ours:
+	case report.Ours, queueName:
 		command = []string{sluice, "--version"}
 	case relayName:
 		return "io.Copy of " + runtime.Version() + ", as kube-proxy's userspace mode"
@@ -107,6 +111,10 @@ func (s system) missing() string {
 
 func startOurs(ctx context.Context, l *lab) (*running, error) {
 	return startSluice(ctx, l, report.Ours, l.sluice)
+}
+
+func startQueue(ctx context.Context, l *lab) (*running, error) {
+	return startSluice(ctx, l, queueName, l.sluice, "--proxy-mode", "queue")
 }
 
 func startSluice(ctx context.Context, l *lab, name, path string, flags ...string) (*running, error) {

@@ -34,7 +34,7 @@ const (
 // (Okabe and Ito, 2008).
 var colours = map[string]string{
 	Ours: "#0072b2", "haproxy": "#e69f00", "nginx": "#009e73", "goroutines": "#cc79a7",
-	"ipvs": "#d55e00", "dnat": "#999999", "direct": "#56b4e9",
+	"ipvs": "#d55e00", "dnat": "#999999", "direct": "#56b4e9", "queue": "#f0e442",
 }
 
 func colour(system string) string {
