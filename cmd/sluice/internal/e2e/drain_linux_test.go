@@ -142,7 +142,7 @@ func TestDrain(t *testing.T) {
 // rules; at a deadline the connections that they have end, and those of others go on.
 func TestDrainInKernel(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"nftables", "iptables", "ipvs"} {
+	for _, mode := range []string{"queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			lab.NeedMode(t, mode)

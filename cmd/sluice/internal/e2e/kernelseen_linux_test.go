@@ -93,7 +93,7 @@ func newKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 // client knows of it, beside what user space forwards.
 func TestKernelSeen(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"nftables", "iptables"} {
+	for _, mode := range []string{"queue", "nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			k := newKernelSeen(t, mode, "--conntrack-accounting")
