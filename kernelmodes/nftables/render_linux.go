@@ -57,6 +57,13 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		if a.Kind == lb.ClusterIP {
 			u.add(setIPs, nft.Element{Key: nft.Key(a.Addr.Addr())})
 		}
+		set, ask := setServices, setAsked
+		if a.Addr.Addr().IsUnspecified() {
+			set, ask = setNodePorts, setAskedPorts
+		}
+		if s.ask.Count > 0 { // also without endpoints: the process may keep the packet until there is one
+			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
+		}
 		inside, outside := service.Verdicts(a)
 		u.unserved(service.Protocol, a, inside, outside)
 		if inside != lb.Serve && outside != lb.Serve {
@@ -78,13 +85,6 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		used[target] = true
 		if len(a.Sources) > 0 {
 			target = s.sources(u, service.ID, a, target)
-		}
-		set, ask := setServices, setAsked
-		if a.Addr.Addr().IsUnspecified() {
-			set, ask = setNodePorts, setAskedPorts
-		}
-		if s.ask.Count > 0 {
-			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
 		}
 		u.add(set, nft.Element{Key: key(service.Protocol, a.Addr), Data: target})
 		if a.Kind == lb.NodePort && service.Protocol == lb.UDP {

@@ -18,9 +18,14 @@
 // that the client's next SYN is asked about again. Where the kernel has no events
 // ([Server.Cannot]) flows are not in flight: least connections takes turns.
 //
+// Where a Service requests it (lb.Policies.Hold) and has no endpoint, the packet stays in the queue
+// until it has one. What a client sends meanwhile is dropped. When the process ends such clients
+// are refused.
+//
 // Clients with affinity are not known to the kernel's rules, which choose for them anew once the
 // process has ended.
 //
 // Goroutines: one for each queue and one for events, of the packages below; one looks at flows
-// that were not answered, and one reads conntrack's table. Close joins all.
+// that were not answered, one reads conntrack's table, and one lets held packets go. Close joins
+// all.
 package queue

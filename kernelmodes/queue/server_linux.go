@@ -43,18 +43,29 @@ type Server struct {
 
 	queues    *nfqueue.Queues
 	following following
+	holding   holding
 
-	chosen, unknown, no, limited atomic.Uint64
+	chosen, unknown, no, limited, undecided atomic.Uint64
 }
 
 // Stats count what a server was asked. It may be called by any goroutine.
 type Stats struct {
-	Queues  nfqueue.Stats
-	Chosen  uint64
-	None    uint64 // the Balancer had no endpoint, or does not admit the client
-	Unknown uint64 // the kernel does not have the endpoint that was chosen yet
-	Limited uint64 // dropped, since the endpoints, the Service or the client have as many connections as they may
-	Flows   FlowStats
+	Queues    nfqueue.Stats
+	Chosen    uint64
+	None      uint64 // the Balancer had no endpoint, or does not admit the client
+	Unknown   uint64 // the kernel does not have the endpoint that was chosen yet
+	Undecided uint64 // held packets whose verdict was not taken
+	Limited   uint64 // dropped, since the endpoints, the Service or the client have as many connections as they may
+	Flows     FlowStats
+	Holds     HoldStats
+}
+
+// HoldStats count packets that stay in the queue while there is no endpoint.
+type HoldStats struct {
+	Held    int64  // now
+	All     uint64 // until now
+	Full    uint64 // could not: as many did as may
+	Expired uint64 // have gone on without an endpoint
 }
 
 // FlowStats count what is known of flows that the kernel forwards.
@@ -74,7 +85,9 @@ type FlowStats struct {
 // that began while anyone listened.
 func (s *Server) Start() (err error) {
 	s.following.cannot = s.follow()
+	s.startHolding()
 	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
+		s.endHolding()
 		return errors.Join(err, s.unfollow())
 	}
 	return nil
@@ -82,10 +95,14 @@ func (s *Server) Start() (err error) {
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	f := &s.following
-	stats := Stats{s.queues.Stats(), s.chosen.Load(), s.no.Load(), s.unknown.Load(), s.limited.Load(), FlowStats{
-		Known: f.known.Load(), Full: f.full.Load(), Answered: f.answered.Load(), Refused: f.refused.Load(),
-		Silent: f.silent.Load(), Retried: f.retried.Load()}}
+	f, h := &s.following, &s.holding
+	stats := Stats{
+		Queues: s.queues.Stats(), Chosen: s.chosen.Load(), None: s.no.Load(), Unknown: s.unknown.Load(),
+		Limited: s.limited.Load(), Undecided: s.undecided.Load(),
+		Flows: FlowStats{Known: f.known.Load(), Full: f.full.Load(), Answered: f.answered.Load(),
+			Refused: f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
+		Holds: HoldStats{Held: h.held.Load(), All: h.holds.Load(), Full: h.full.Load(), Expired: h.expired.Load()},
+	}
 	if f.cannot == nil {
 		events := f.events.Stats()
 		stats.Flows.Events, stats.Flows.Lost = events.Handled, events.Lost
@@ -93,8 +110,11 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-// Close answers what has come, and ends. From then on the kernel chooses, and no flow is in flight.
-func (s *Server) Close() error { return errors.Join(s.queues.Close(), s.unfollow()) }
+// Close answers what has come, and what is held, and ends. From then on the kernel chooses, and no flow is in flight.
+func (s *Server) Close() error {
+	s.endHolding()
+	return errors.Join(s.queues.Close(), s.unfollow())
+}
 
 // decide chooses for one flow. It allocates nothing.
 func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
@@ -103,6 +123,9 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(),
 	}
 	k := keyOf(f.Frontend.Protocol, p.Client, p.Asked)
+	if s.waits(&k) {
+		return nfqueue.Verdict{Action: nfqueue.Drop}
+	}
 	one, known := s.following.take(&k)
 	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
 		one.end(&k)
@@ -124,6 +147,8 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	case limits(err):
 		s.limited.Add(1)
 		v.Action = nfqueue.Drop // the client sends it again
+	case err == lb.ErrNoBackend && s.hold(&k, &f, p): //nolint:errorlint // it is never wrapped
+		v.Action = nfqueue.Hold
 	default:
 		s.no.Add(1)
 	}

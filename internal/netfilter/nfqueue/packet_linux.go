@@ -13,6 +13,8 @@ type Packet struct {
 	Client   netip.AddrPort // its source
 	Asked    netip.AddrPort // its destination
 	Mark     uint32
+
+	Ticket Ticket // for one that is held
 }
 
 // hash differs for most flows of a time.

@@ -184,6 +184,50 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
+// TestHold: a packet that is held goes on as its ticket says, or not at all, and what its client sends at once after it
+// does not.
+func TestHold(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	addr := loopback(false)
+	at := func(p uint16) string { return netip.AddrPortFrom(addr, p).String() }
+	serve(t, h, "udp", at(1001))
+	h.DoT(t, func() error { rules(t, false, map[uint32]uint16{1: 1001}); return nil })
+	held := make(chan Ticket, 1)
+	var q *Queues
+	h.DoT(t, func() (err error) {
+		q, err = Open(7, 2, func(p *Packet) Verdict { held <- p.Ticket; return Verdict{Action: Hold} })
+		return err
+	})
+	answers := make(chan string)
+	ask := func() { answers <- h.Ask("udp", at(port), testbed.Patience) }
+	go ask()
+	ticket := <-held
+	select {
+	case got := <-answers:
+		t.Errorf("while it is held: %q", got)
+	default:
+	}
+	testbed.Check(t, ticket.Decide(Verdict{Accept, 1 << 16}))
+	if got := <-answers; got != "1001" {
+		t.Errorf("after that: %q, want 1001", got)
+	}
+	c, err := h.Dial(t.Context(), "udp", at(port))
+	testbed.Check(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("?"))
+	testbed.Check(t, err)
+	testbed.Check(t, (<-held).Decide(Verdict{Action: Drop}))
+	testbed.Check(t, ticket.Decide(Verdict{Accept, 1 << 16})) // it has gone
+	testbed.Eventually(t, "a verdict comes too late", func() bool { return q.Stats().Late == 1 })
+	testbed.Check(t, q.Close())
+	if s := q.Stats(); s.Packets != 2 {
+		t.Errorf("%+v, want 2 packets", s)
+	}
+	if got := h.Ask("udp", at(port), 50*time.Millisecond); got == "1001" {
+		t.Errorf("without a process: %q", got)
+	}
+}
+
 // serve has a port say which it is.
 func serve(t *testing.T, h *testbed.Host, network, at string) {
 	t.Helper()
@@ -235,9 +279,9 @@ func TestParse(t *testing.T) {
 		want Packet
 	}{
 		{v4, Packet{unix.IPPROTO_UDP, netip.MustParseAddrPort("192.0.2.1:4660"),
-			netip.MustParseAddrPort("192.0.2.2:80"), 0}},
+			netip.MustParseAddrPort("192.0.2.2:80"), 0, Ticket{}}},
 		{v6, Packet{unix.IPPROTO_SCTP, netip.MustParseAddrPort("[2001:db8::1]:4660"),
-			netip.MustParseAddrPort("[2001:db8::2]:80"), 0}},
+			netip.MustParseAddrPort("[2001:db8::2]:80"), 0, Ticket{}}},
 	} {
 		var p Packet
 		if !p.parse(test.b) || p != test.want {

@@ -23,11 +23,22 @@ type Verdict struct {
 // Action says whether a packet goes on.
 type Action uint32
 
-// The actions (linux/netfilter.h).
+// The actions (linux/netfilter.h). Hold is none of the kernel's: the packet stays in the queue until [Ticket.Decide].
 const (
 	Drop   Action = 0
 	Accept Action = 1
+	Hold   Action = 1<<32 - 1
 )
+
+// Ticket is for a packet that is held.
+type Ticket struct {
+	of *queue
+	id uint32
+}
+
+// Decide says what becomes of the packet, once, by any goroutine. It must not be called after Close, with which what is
+// held is dropped. A packet that has gone meanwhile, as with its interface, is counted.
+func (t Ticket) Decide(v Verdict) error { return t.of.decideLate(t.id, v) }
 
 // Open binds the queues from first on. decide says what becomes of a packet, which it must not keep. Each
 // queue calls it on a goroutine of its own. The error wraps syscall.EPERM if we may not, or if another process has one
