@@ -3,7 +3,6 @@ package queue
 import (
 	"errors"
 	"net"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -200,9 +199,10 @@ func TestUnansweredDatagrams(t *testing.T) {
 	s.Backends[1].Addr = silent
 	n.Sync(s)
 	for range 15 {
-		n.Client.Ask(strings.ToLower(s.Protocol.String()), s.Addresses[0].Addr.String(), 20*time.Millisecond)
+		n.Client.Ask("udp", s.Addresses[0].Addr.String(), 20*time.Millisecond)
+		n.Node.Run(t, "conntrack", "-D", "-p", "udp")
+		testbed.Eventually(t, "its end is heard of", func() bool { return n.Stats().Flows.Known == 0 })
 	}
-	n.Node.Run(t, "conntrack", "-D", "-p", "udp")
 	testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.OutlierStats().Active == 1 })
 	n.awaits(&s, 0, 0, 0)
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -160,6 +161,71 @@ func TestMaxConnections(t *testing.T) {
 	}
 }
 
+// TestSCTP: an association counts until it ends, and one whose endpoint does not answer gets another.
+func TestSCTP(t *testing.T) {
+	t.Parallel()
+	ends := testbed.NewSCTPEnds(t)
+	n := newNode(t, testbed.Config{Pods: 2})
+	ends.Echo(t, n.Pods[0])
+	for _, v6 := range []bool{false, true} {
+		s := lab.Simple("sctp"+lab.Family(v6), lab.VIP(v6, 1).String(), uint16(ends.EchoPort), lb.SCTP)
+		for _, pod := range n.Pods {
+			s.Backends = append(s.Backends, lab.Backend(pod, v6, uint16(ends.EchoPort)))
+		}
+		n.Sync(s)
+		before := n.Stats().Flows
+		for i := range 2 { // both have a turn
+			c, err := ends.Open(n.Client, s.Addresses[0].Addr)
+			testbed.Check(t, err)
+			testbed.Check(t, c.Ask(fmt.Sprint("association ", i)))
+			n.awaits(&s, 1, 0)
+			c.Close()
+			n.awaits(&s, 0, 0)
+		}
+		got := n.Stats().Flows
+		if got.Silent-before.Silent != 1 || got.Retried-before.Retried != 1 || got.Answered-before.Answered != 2 {
+			t.Errorf("%+v, and before %+v; want one silent, retried, and two answered", got, before)
+		}
+	}
+}
+
+// TestChurn: of many connections, reset or ended in peace, whose client uses few ports again and again, none is left in
+// flight but those that are open.
+func TestChurn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 3})
+	n.Balancer.Outlier = lb.DefaultOutlier
+	s := n.echoing(lb.TCP, false, lb.Policies{Scheduler: "lc"})
+	n.Sync(s)
+	open := n.open(&s, 6)
+	testbed.Check(t, n.Client.Sysctl("net.ipv4.ip_local_port_range", "40000 40199"))
+	const clients, each = 4, 500
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for i := range each {
+				c, err := n.Client.Dial(t.Context(), "tcp", s.Addresses[0].Addr.String())
+				if err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				if i%50 > 0 { // else it ends in peace, and its port has to rest
+					_ = c.(*net.TCPConn).SetLinger(0)
+				}
+				_ = c.Close()
+			}
+		})
+	}
+	all.Wait()
+	n.awaits(&s, 2, 2, 2)
+	got := n.Stats()
+	if got.Flows.Known != int64(len(open)) || got.Flows.Refused+got.Flows.Silent+got.Flows.Lost > 0 ||
+		got.Chosen != clients*each+uint64(len(open)) || got.Queues.Missed > 0 {
+		t.Errorf("%+v, want %d known, and no failure", got, len(open))
+	}
+	t.Logf("%+v", got)
+}
+
 // TestFlowsCross: a server that starts knows what is open, which another one has chosen for, or the kernel.
 func TestFlowsCross(t *testing.T) {
 	t.Parallel()
@@ -174,7 +240,6 @@ func TestFlowsCross(t *testing.T) {
 			n.awaits(&s, 0, 0, 0)
 			all = append(all, n.open(&s, 3)...)
 			n.Node.DoT(t, n.Start)
-			n.Read()
 			n.awaits(&s, uint64(len(n.at(all, &s, 0))), uint64(len(n.at(all, &s, 1))), uint64(len(n.at(all, &s, 2))))
 			if p == lb.TCP { // their ends are heard of
 				for _, c := range all[:6] {

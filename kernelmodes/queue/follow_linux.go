@@ -59,8 +59,9 @@ var errNoEvents = errors.New("conntrack has no events (net.netfilter.nf_conntrac
 // follow begins to follow flows, in the network namespace of the calling thread.
 func (s *Server) follow() (err error) {
 	f := &s.following
-	f.wake, f.read, f.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	f.stop = make(chan struct{})
+	if f.read == nil {
+		f.wake, f.read, f.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	}
 	if on, err := netfilter.ReadNumber("/proc/sys/net/netfilter/nf_conntrack_events"); err == nil && on == 0 {
 		return errNoEvents
 	}
@@ -79,6 +80,8 @@ func (s *Server) follow() (err error) {
 		f.entries.Close()
 		return fmt.Errorf("follow flows: %w", err)
 	}
+	f.stop = make(chan struct{})
+	s.Read()
 	f.all.Go(s.lookOn)
 	f.all.Go(s.readOn)
 	return nil
@@ -104,8 +107,8 @@ func (s *Server) unfollow() error {
 // they are followed.
 func (s *Server) Cannot() error { return s.following.cannot }
 
-// Read has the table of conntrack read, so that flows are known that began before. It does not wait. It is to be called
-// when Services have come to the engines.
+// Read has the table of conntrack read, as it is at the start, so that flows are known that began before: when Services
+// have come to the engines. It does not wait.
 func (s *Server) Read() { notify(s.following.read) }
 
 // notify gives a channel with room for one a value, unless it has one.
@@ -290,7 +293,7 @@ func (s *Server) endAll(which func(*flow) bool) {
 // adopt has a flow be known that another process, or the kernel, has chosen for.
 func (s *Server) adopt(e *conntrack.Entry) {
 	service, _, ok := s.Balancer.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
-	if !ok || s.Asks != nil && !s.Asks(service.ID) ||
+	if !ok || s.Asks == nil || !s.Asks(service.ID) ||
 		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
 		return
 	}

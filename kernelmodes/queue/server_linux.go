@@ -37,8 +37,8 @@ type Server struct {
 	Engines  [2]*nftables.Engine // IPv4, IPv6; with the same Ask
 	Now      func() int64        // the clock of the Balancer
 
-	// Asks reports whether a Service port is one of the engines', so that flows which are there already are its. nil:
-	// each is.
+	// Asks reports whether a Service port is one of the engines', so that what it has open already is known when the
+	// server starts, and after Read. nil: none is.
 	Asks func(lb.ID) bool
 
 	queues    *nfqueue.Queues
