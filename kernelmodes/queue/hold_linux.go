@@ -54,7 +54,7 @@ func (s *Server) startHolding() {
 	h.all.Go(s.holdOn)
 }
 
-// endHolding lets all packets go on, and holds no more.
+// endHolding drops all packets, and holds no more: the clients send again, to the next process if there is one.
 func (s *Server) endHolding() {
 	h := &s.holding
 	if h.stop == nil {
@@ -67,7 +67,7 @@ func (s *Server) endHolding() {
 	defer h.mu.Unlock()
 	h.ended = true
 	for _, w := range h.list {
-		s.letGo(w, nfqueue.Accept, 0)
+		s.letGo(w, nfqueue.Drop, 0)
 	}
 	h.list, h.by = nil, nil
 }

@@ -110,7 +110,7 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-// Close answers what has come, and what is held, and ends. From then on the kernel chooses, and no flow is in flight.
+// Close answers what has come, drops what is held, and ends. From then on the kernel chooses, and no flow is in flight.
 func (s *Server) Close() error {
 	s.endHolding()
 	return errors.Join(s.queues.Close(), s.unfollow())

@@ -128,7 +128,8 @@ func (q *queues) stats() (m metrics.Queue) {
 	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
 		Limited: s.Limited, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
 		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: s.Flows.Full,
-		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost}
+		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
+		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.
@@ -156,7 +157,6 @@ func (q *queues) begin() error {
 func (q *queues) answers() {
 	q.began.Store(true)
 	q.answering.Store(true)
-	q.server.Read()
 	if err := q.server.Cannot(); err != nil {
 		q.log.Warn("what becomes of flows on data path queue is not known: there is neither a retry nor a limit, no "+
 			"endpoint is ejected, and least connections takes turns", zap.Error(err))

@@ -295,6 +295,9 @@ type Queue struct {
 
 	Known                                          int64 // flows in flight
 	NotFollowed, Refused, Silent, Retried, Unheard uint64
+
+	Held                       int64
+	Holds, HoldFull, HoldEnded uint64
 }
 
 func (s scrape) queue(n Queue) {
@@ -323,6 +326,12 @@ func (s scrape) queue(n Queue) {
 		"late (gone when the answer came).", "kind",
 		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
 			{"late", n.Late}})
+	s.gauge("sluice_queue_held_packets", "First packets on data path queue that stay there since no endpoint of their "+
+		"Service is ready (annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_queue_holds_total", "First packets on data path queue that had to stay since no endpoint was "+
+		"ready, by result: held (also those that stay no longer), of these expired (refused after that), and full "+
+		"(refused at once: as many stayed as may).", "result",
+		[]reading{{"held", n.Holds}, {"expired", n.HoldEnded}, {"full", n.HoldFull}})
 	s.counter("sluice_queue_missed_packets_total", "First packets on data path queue that found a queue full: the "+
 		"kernel has chosen.", n.Missed)
 }

@@ -74,14 +74,16 @@ var table = []*Policy{
 		Word: "hold", Keeps: anyOf, Default: "0s", Flag: "hold",
 		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
 			"refused; one that leaves, or ends its stream, gives its place back",
+		Kernel:  "queue",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
-		without: []string{"0s"},
+		without: []string{"0s"}, lacks: chosen,
 	},
 	{
 		Word: "hold-connections", Default: "1024", Flag: "hold-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
 			"are refused",
-		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
+		Kernel: "queue",
+		kind:   count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false}, lacks: chosen,
 	},
 	{
 		Word: "max-endpoint-connections", Keeps: streams, Default: "0", Flag: "max-endpoint-connections",
