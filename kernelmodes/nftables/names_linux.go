@@ -35,6 +35,8 @@ const (
 const (
 	chainPre      = "prerouting"
 	chainOut      = "output"
+	chainPreLeft  = "prerouting-left"
+	chainOutLeft  = "output-left"
 	chainPost     = "postrouting"
 	chainClusters = "clusters"
 	chainMark     = "mark"         // to be masqueraded
@@ -63,16 +65,16 @@ const (
 	prefixClients  = "af-"  // its clients
 )
 
-// hooks are the base chains. Those of nat come after steering and before iptables (man nft, "Standard
-// priority names"): a new flow takes the path that comes first. Filters come before those of a firewall,
-// so that a client of what is not there is refused where the firewall would drop.
+// hooks are the base chains. All are of nat, which sees the first packet of a flow alone, so that others cost nothing.
+// They come after steering and before iptables (man nft, "Standard priority names"): a new flow takes the path that
+// comes first. What no path has translated is left to the last ones, before the filters of a firewall: so a client of
+// what is not there is refused where the firewall would drop.
 var hooks = map[string]*nft.Hook{
-	chainPre:         {Type: "nat", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat - 5},
-	chainOut:         {Type: "nat", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 5},
-	chainPost:        {Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: srcnat - 5},
-	"filter-input":   {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: -5, New: true},
-	"filter-forward": {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: -5, New: true},
-	"filter-output":  {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: -5, New: true},
+	chainPre:     {Type: "nat", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat - 5},
+	chainOut:     {Type: "nat", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 5},
+	chainPost:    {Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: srcnat - 5},
+	chainPreLeft: {Type: "nat", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat + 5},
+	chainOutLeft: {Type: "nat", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat + 5},
 }
 
 const dstnat, srcnat = -100, 100

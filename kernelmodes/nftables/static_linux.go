@@ -45,13 +45,12 @@ func (s *shape) static(t *nft.Table) {
 	set(chainDrop, s.rule().Drop().Rule(""))
 	set(chainDropElse, s.rule().Loopback(false).Drop().Rule(""))
 	unserved := s.rule().Jump(chainUnserved).Rule("")
-	set("filter-input", unserved)
-	set("filter-forward", unserved)
+	set(chainPreLeft, unserved)
 	// What the socket of a UDP node port sends to a client whose conntrack entry was deleted when the Service
 	// moved here would make an entry that begins with the answer, and all that the client sends would belong
 	// to that and go to the socket.
 	udp := func() *nft.Builder { return s.rule().Protocol(unix.IPPROTO_UDP) }
-	set("filter-output", unserved,
+	set(chainOutLeft, unserved,
 		udp().FromLoopback(false).In(setUDPPorts, nft.SourcePort).Drop().Rule("its node port has moved"),
 		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"))
 }

@@ -27,7 +27,7 @@ func newServer() *Server {
 	}
 	return &Server{
 		Balancer: new(lb.Balancer), Ask: ask, Now: func() int64 { return int64(time.Since(epoch)) },
-		Asks: func(lb.ID) bool { return true },
+		Asks:    func(lb.ID) bool { return true },
 		Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
 	}
 }
