@@ -114,15 +114,22 @@ func (v Value) Uint() (n uint64) {
 func Attr(b []byte, kind int, value []byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(value)))
 	b = binary.NativeEndian.AppendUint16(b, uint16(kind))
-	b = append(b, value...)
+	return padded(append(b, value...))
+}
+
+// AttrString appends a string with the NUL that the kernel wants.
+func AttrString(b []byte, kind int, s string) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(s)+1))
+	b = binary.NativeEndian.AppendUint16(b, uint16(kind))
+	return padded(append(append(b, s...), 0))
+}
+
+func padded(b []byte) []byte {
 	for len(b)%4 != 0 {
 		b = append(b, 0)
 	}
 	return b
 }
-
-// AttrString appends a string with the NUL that the kernel wants.
-func AttrString(b []byte, kind int, s string) []byte { return Attr(b, kind, append([]byte(s), 0)) }
 
 // AttrNested appends an attribute that holds attributes.
 func AttrNested(b []byte, kind int, inner []byte) []byte {

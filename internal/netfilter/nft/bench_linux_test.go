@@ -38,6 +38,26 @@ func BenchmarkWrite(b *testing.B) {
 			}
 		}
 	})
+	b.Run("deleted", func(b *testing.B) { // by another program, until all is there again
+		for b.Loop() {
+			b.StopTimer()
+			x.Forget()
+			if err := x.Write(); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := Remove(false, x.Name); err != nil {
+				b.Fatal(err)
+			}
+			x.verified = 0
+			b.StartTimer()
+			if ok, err := x.Verify(); ok || err != nil {
+				b.Fatal(ok, err)
+			}
+			if err := x.Write(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	b.Run("change", func(b *testing.B) {
 		port := uint16(80)
 		for b.Loop() {

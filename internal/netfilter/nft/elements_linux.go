@@ -117,8 +117,8 @@ func (p packed) element() Element {
 	return Element{string(p[2:end]), string(p[end:data]), string(p[data:])}
 }
 
-// elementSize is about as many bytes as an element has in a message, given those of a packed one.
-func elementSize(packed int) int { return packed + 32 }
+// elementSize is about as many bytes as an element has in a message, given those of a packed one; rather more.
+func elementSize(packed int) int { return packed + 44 }
 
 // Range returns an element for the addresses of a prefix, after other fields of a key, or else after the address
 // family.
@@ -156,9 +156,12 @@ func (s *Set) append(b []byte, e timed) []byte {
 	}
 	switch {
 	case s.Verdicts:
-		code := nfnl.Attr(nil, unix.NFTA_VERDICT_CODE, be32(unix.NFT_GOTO&0xffffffff))
-		verdict := nfnl.AttrNested(nil, unix.NFTA_DATA_VERDICT, nfnl.AttrString(code, unix.NFTA_VERDICT_CHAIN, e.Data))
-		b = nfnl.AttrNested(b, unix.NFTA_SET_ELEM_DATA, verdict)
+		data, verdict := len(b), len(b)+4
+		b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+		b = nfnl.Attr(b, unix.NFTA_VERDICT_CODE, gotoCode[:])
+		b = nfnl.AttrString(b, unix.NFTA_VERDICT_CHAIN, e.Data)
+		closeAttr(b, verdict, unix.NFTA_DATA_VERDICT|unix.NLA_F_NESTED)
+		closeAttr(b, data, unix.NFTA_SET_ELEM_DATA|unix.NLA_F_NESTED)
 	case e.Data != "":
 		b = appendData(b, unix.NFTA_SET_ELEM_DATA, e.Data)
 	}
@@ -171,6 +174,8 @@ func (s *Set) append(b []byte, e timed) []byte {
 	closeAttr(b, start, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED)
 	return b
 }
+
+var gotoCode = [4]byte(be32(unix.NFT_GOTO & 0xffffffff))
 
 func milliseconds(d time.Duration) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(d.Milliseconds()))

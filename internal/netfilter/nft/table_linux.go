@@ -96,6 +96,7 @@ type Table struct {
 	damaged  bool              // some rules or elements are not, which are edited as far as they are not
 	held     map[string]string // handles of the rules of each chain, as read back
 	handle   string            // of the kernel's table
+	gone     bool              // Verify has found that the kernel has no such table
 	verified uint32            // generation of nf_tables when all was last found as written; 0: never
 }
 
@@ -208,7 +209,7 @@ func (t *Table) settle() {
 		}
 		return s.gone
 	})
-	t.known, t.damaged = true, false
+	t.known, t.damaged, t.gone = true, false, false
 }
 
 // note notes whether the kernel has elements.

@@ -176,6 +176,7 @@ func (t *Table) found(s *set, list []timed) {
 // chainsThere reports whether the kernel has the table's chains and no others in it, and lets packets into them.
 func (t *Table) chainsThere() (same bool, err error) {
 	handle, dormant, err := t.kernels()
+	t.gone = err == nil && handle == ""
 	if err != nil || dormant || handle != t.handle { // handles of rules are the table's: another may have the same ones
 		return false, err
 	}

@@ -87,20 +87,12 @@ func (t *Table) Try() error {
 
 // whole is a transaction that replaces the table.
 func (t *Table) whole() (*batch, error) {
-	b := t.batch()
-	kept := make(map[string][]timed)
-	for _, s := range t.sets {
-		if s.Dynamic && !s.gone && s.Name != aliveSet {
-			list, err := t.read(s.Name)
-			if err != nil && !errors.Is(err, syscall.ENOENT) {
-				return nil, err
-			}
-			for i := range list { // rules that renew an element leave its timeout, which the kernel compares
-				list[i].timeout = max(list[i].timeout, list[i].left)
-			}
-			kept[s.Name] = list
-		}
+	kept, err := t.dynamic()
+	if err != nil {
+		return nil, err
 	}
+	b := t.batch()
+	b.bytes = slices.Grow(b.bytes, t.size())
 	b.table(unix.NFT_MSG_NEWTABLE)
 	b.table(unix.NFT_MSG_DELTABLE)
 	b.table(unix.NFT_MSG_NEWTABLE)
@@ -139,6 +131,42 @@ func (t *Table) whole() (*batch, error) {
 		b.grant(t.Lifetime)
 	}
 	return b, nil
+}
+
+// dynamic reads what rules have added to sets, unless the table has gone.
+func (t *Table) dynamic() (map[string][]timed, error) {
+	all := make(map[string][]timed)
+	for _, s := range t.sets {
+		if !s.Dynamic || s.gone || s.Name == aliveSet || t.gone {
+			continue
+		}
+		list, err := t.read(s.Name)
+		if err != nil && !errors.Is(err, syscall.ENOENT) {
+			return nil, err
+		}
+		for i := range list { // rules that renew an element leave its timeout, which the kernel compares
+			list[i].timeout = max(list[i].timeout, list[i].left)
+		}
+		all[s.Name] = list
+	}
+	return all, nil
+}
+
+// size is about how many bytes a transaction with all of the table has, rather more than fewer: to have its buffer grow
+// step by step takes several times as long as to fill it.
+func (t *Table) size() (n int) {
+	const message, set = 72, 256 // with the names of tables
+	for name, c := range t.chains {
+		n += message + len(name)
+		for _, r := range c.rules {
+			n += message + len(name) + len(r)
+		}
+	}
+	for _, s := range t.sets {
+		n += set
+		s.elements.Each(func(p packed, _, _ bool) { n += elementSize(len(p)) })
+	}
+	return n
 }
 
 // writeChanges writes what was edited, rank by rank, and reports whether that was anything.
@@ -319,7 +347,10 @@ func (b *batch) change(s *set, list []packed, present bool) {
 
 // writeRules adds the rules of a chain that has none.
 func (t *Table) writeRules(b *batch, name string, c *chain) {
-	for _, r := range slices.Concat(t.entrance(c), c.rules) {
+	for _, r := range t.entrance(c) {
+		b.rule(name, r)
+	}
+	for _, r := range c.rules {
 		b.rule(name, r)
 	}
 }
