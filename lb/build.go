@@ -148,7 +148,7 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 		refuse("affinity", fmt.Errorf("negative timeout %d", s.AffinityTimeout))
 		is.AffinityTimeout = 0
 	}
-	b.store(slot, s, &is, known)
+	b.store(slot, s, is, known)
 	b.records.at(slot).refused = refused
 	return nil
 }
@@ -180,16 +180,20 @@ func checkBackends(s *Service, refuse func(part any, err error)) []Backend {
 }
 
 // store puts a service into its slot: as known if nothing differs from that, as it was
-// given if nothing had to be changed.
-func (b *builder) store(slot int32, given, is, known *Service) {
+// given if nothing had to be changed. Only else it is allocated.
+func (b *builder) store(slot int32, given *Service, is Service, known *Service) {
+	of := record{given: given}
 	switch {
-	case known != nil && known.Equal(is):
-		is = known
+	case known != nil && known.Equal(&is):
+		of.is = known
 	case sameSlice(is.Addresses, given.Addresses) && sameSlice(is.Backends, given.Backends) &&
 		is.AffinityTimeout == given.AffinityTimeout:
-		is = given
+		of.is = given
+	default:
+		changed := is
+		of.is = &changed
 	}
-	*b.records.edit(&b.own.records, slot) = record{given: given, is: is}
+	*b.records.edit(&b.own.records, slot) = of
 }
 
 // takeSlot gives the service at position i a slot.

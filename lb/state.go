@@ -62,7 +62,8 @@ type past struct {
 	gone Counts
 }
 
-// backend is what a service port keeps of one endpoint, from table to table.
+// backend is what a service port keeps of one endpoint, from table to table: 128 bytes, which are a size of Go's
+// allocator and two cache lines.
 type backend struct {
 	addr    netip.AddrPort
 	order   uint64 // position in the rings
@@ -82,8 +83,8 @@ type backend struct {
 	health atomic.Pointer[health] // nil until it fails, or starts slowly
 
 	latency  atomic.Uint64 // see took
-	appeared atomic.Bool   // see Choice.Appear
 	left     atomic.Int64  // when it was found to have left; 0: it was not, see Choice.Leaves
+	appeared atomic.Bool   // see Choice.Appear
 
 	// Guarded by Balancer.mu.
 	becomes uint32 // what it is after the last Update
