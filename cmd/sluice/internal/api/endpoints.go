@@ -48,7 +48,7 @@ func (s *Sources) endpoint(v *lb.View, at int, counted *kernelflows.Counted) End
 	if counted != nil {
 		one := counted.Endpoints[n.Addr]
 		one.Counted = counted.Counted
-		e.Kernel = inKernel(&one)
+		e.Kernel = inKernel(&one, counted.Chosen)
 	}
 	if at >= len(v.Service.Backends) {
 		return e

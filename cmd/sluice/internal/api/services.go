@@ -17,7 +17,7 @@ func (s *Sources) services(q url.Values) (any, error) {
 	return pageOf(s, q, func(to []Service, v *lb.View, _, _ int) ([]Service, int) {
 		one := s.service(v)
 		if k := counts[v.Service.ID]; k != nil {
-			one.Kernel = inKernel(&k.Count)
+			one.Kernel = inKernel(&k.Count, k.Chosen)
 		}
 		return append(to, one), 0
 	})
@@ -31,8 +31,8 @@ func (s *Sources) counts() kernelflows.Counts {
 	return s.Kernel()
 }
 
-func inKernel(n *kernelflows.Count) *InKernel {
-	k := &InKernel{Open: n.Open}
+func inKernel(n *kernelflows.Count, chosen bool) *InKernel {
+	k := &InKernel{Open: n.Open, Chosen: chosen}
 	if n.Counted {
 		total, in, out := n.Total, n.In.Bytes, n.Out.Bytes
 		k.Total, k.BytesIn, k.BytesOut = &total, &in, &out

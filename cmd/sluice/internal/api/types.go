@@ -115,8 +115,9 @@ type Counted struct {
 // InKernel is counted of what the kernel forwards, beside Counted: what is open by conntrack, the rest by ipvs, or by
 // conntrack with --conntrack-accounting. Bytes have the headers of IP. It may be a moment old.
 type InKernel struct {
-	Open     uint64  `json:"open"`            // connections and flows
-	Total    *uint64 `json:"total,omitempty"` // with those that have ended; none: they are not counted, as bytes are not
+	Open     uint64  `json:"open"`             // connections and flows
+	Chosen   bool    `json:"chosen,omitempty"` // user space has chosen their endpoints: they are picks, and may be active
+	Total    *uint64 `json:"total,omitempty"`  // with those that have ended, picks excepted; none: as bytes not counted
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
@@ -126,7 +127,12 @@ func (c Counted) Plus(k *InKernel) (all Counted, whole bool) {
 	if k == nil {
 		return c, true
 	}
-	if c.Active += k.Open; k.Total == nil {
+	if k.Chosen {
+		c.Active = max(c.Active, k.Open)
+	} else {
+		c.Active += k.Open
+	}
+	if k.Total == nil {
 		return c, false
 	}
 	c.Picks, c.BytesIn, c.BytesOut = c.Picks+*k.Total, c.BytesIn+*k.BytesIn, c.BytesOut+*k.BytesOut

@@ -51,10 +51,17 @@ func servicesTable(all []api.Service, wide bool) *table {
 // counters are what is open, picks, and bytes from clients and to them, as far as they are counted.
 func counters(c api.Counted, k *api.InKernel) [4]any {
 	all, whole := c.Plus(k)
-	if !whole && c.Picks == 0 {
-		return [4]any{all.Active, "-", "-", "-"}
+	out := [4]any{all.Active, all.Picks, size(all.BytesIn), size(all.BytesOut)}
+	if whole {
+		return out
 	}
-	return [4]any{all.Active, all.Picks, size(all.BytesIn), size(all.BytesOut)}
+	if !k.Chosen && c.Picks == 0 {
+		out[1] = "-"
+	}
+	if c.BytesIn+c.BytesOut == 0 {
+		out[2], out[3] = "-", "-"
+	}
+	return out
 }
 
 // addresses are all of them, or the first.

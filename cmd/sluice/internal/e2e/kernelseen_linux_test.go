@@ -225,10 +225,13 @@ func (k *kernelSeen) counted() {
 		}
 		k.Eventually("the counts are fresh "+when, func() bool { s, _ := of("web"); return s.Kernel.Open == open })
 		s, e := of("web")
-		for _, n := range []*api.InKernel{s.Kernel, e.Kernel} {
-			if *n.Total != all || *n.BytesIn != in || *n.BytesOut != out || s.Picks != 0 {
-				k.T.Errorf("%s %d open, %d in all, %d bytes in and %d out are counted; want %d, %d, %d and %d", when,
-					n.Open, *n.Total, *n.BytesIn, *n.BytesOut, open, all, in, out)
+		want := api.Counted{Picks: all, Active: open, BytesIn: in, BytesOut: out}
+		for _, n := range []struct {
+			api.Counted
+			kernel *api.InKernel
+		}{{s.Counted, s.Kernel}, {e.Counted, e.Kernel}} {
+			if got, whole := n.Plus(n.kernel); got != want || !whole || (n.Picks > 0) != (k.mode == "queue") {
+				k.T.Errorf("%s %+v is counted, of which user space has %+v; want %+v", when, got, n.Counted, want)
 			}
 		}
 		if got := k.run("services", "web", "-n", "default"); !strings.Contains(got, fmt.Sprintf(" %d        %d ", open, all)) {
@@ -247,8 +250,11 @@ func (k *kernelSeen) counted() {
 	if s, _ := of("relayed"); s.Kernel != nil || s.Picks != 1 {
 		k.T.Errorf("the one in user space has %+v, and %+v in the kernel", s.Counted, s.Kernel)
 	}
-	if s, e := of("refuses"); s.Kernel.Open != 0 || *s.Kernel.Total != 1 || *e.Kernel.Total != 1 {
-		k.T.Errorf("the one that refuses has %+v, its endpoint %+v", s.Kernel, e.Kernel)
+	s, e := of("refuses")
+	all, _ := s.Plus(s.Kernel)
+	each, _ := e.Plus(e.Kernel)
+	if all.Active != 0 || all.Picks != 1 || each.Picks != 1 {
+		k.T.Errorf("the one that refuses has %+v, its endpoint %+v", all, each)
 	}
 }
 

@@ -30,8 +30,8 @@ const (
 type Count struct {
 	Open uint64
 
-	// Total has those that have ended, too, and In and Out what all have moved, with the headers of IP. Zero unless
-	// Counted.
+	// Total has those that have ended, too, but for those that user space has chosen an endpoint for, which counts
+	// them; In and Out have what all have moved, with the headers of IP. Zero unless Counted.
 	Counted bool
 	Total   uint64
 	In, Out conntrack.Count
@@ -47,6 +47,7 @@ func (c *Count) add(o *Count) {
 // Counted is what is counted of a Service: more than the sum of its endpoints, where some have gone.
 type Counted struct {
 	Count
+	Chosen    bool // by user space, which may count what is open, too
 	Endpoints map[netip.AddrPort]Count
 }
 
@@ -75,7 +76,7 @@ func (c Counts) of(id lb.ID) *Counted {
 func (c Counts) clone() Counts {
 	out := make(Counts, len(c))
 	for id, of := range c {
-		out[id] = &Counted{of.Count, maps.Clone(of.Endpoints)}
+		out[id] = &Counted{Count: of.Count, Endpoints: maps.Clone(of.Endpoints)}
 	}
 	return out
 }
@@ -137,7 +138,7 @@ func (f *Flows) count() (all Counts, err error) {
 				n.Open = 1
 			}
 			if f.Accounting && path != agent.IPVS.String() {
-				n.Total, n.In, n.Out = 1, e.In, e.Out
+				n.Total, n.In, n.Out = own(path), e.In, e.Out
 			}
 			some.of(s.ID).add(e.Replies, &n)
 		})
@@ -161,13 +162,22 @@ func (f *Flows) count() (all Counts, err error) {
 		}
 	}
 	for id, of := range all {
-		of.Counted = f.Accounting || f.path(id) == agent.IPVS.String()
+		path := f.path(id)
+		of.Counted, of.Chosen = f.Accounting || path == agent.IPVS.String(), path == agent.Queue.String()
 		for at, n := range of.Endpoints {
 			n.Counted = of.Counted
 			of.Endpoints[at] = n
 		}
 	}
 	return all, nil
+}
+
+// own returns 1 for a connection on a path whose endpoints user space does not choose, and else 0.
+func own(path string) uint64 {
+	if path == agent.Queue.String() {
+		return 0
+	}
+	return 1
 }
 
 // countIPVS adds what ipvs has counted itself. What it forgets with a real server its virtual server knows.
@@ -205,7 +215,7 @@ func (f *Flows) gone(i *look.Info) {
 	if c.halted || i.Kernel.Path == agent.IPVS.String() {
 		return
 	}
-	c.ended.of(i.Service).add(i.Backend, &Count{Total: 1,
+	c.ended.of(i.Service).add(i.Backend, &Count{Total: own(i.Kernel.Path),
 		In:  conntrack.Count{Packets: i.Kernel.PacketsIn, Bytes: i.In},
 		Out: conntrack.Count{Packets: i.Kernel.PacketsOut, Bytes: i.Out}})
 }
@@ -253,11 +263,11 @@ func (f *Flows) Halt(before []Ended) (since []Ended) {
 	f.counts.mu.Lock()
 	f.counts.halted = true
 	f.counts.mu.Unlock()
-	known := make(map[lb.ID]uint64, len(before))
+	known := make(map[lb.ID]Count, len(before))
 	for i := range before {
-		known[before[i].Service] = before[i].Sum.Total
+		known[before[i].Service] = before[i].Sum
 	}
-	return slices.DeleteFunc(f.Ended(), func(e Ended) bool { return known[e.Service] == e.Sum.Total })
+	return slices.DeleteFunc(f.Ended(), func(e Ended) bool { return known[e.Service] == e.Sum })
 }
 
 // Resume goes on counting: no process has taken over.
@@ -272,6 +282,6 @@ func (f *Flows) Seed(all []Ended) {
 	f.counts.mu.Lock()
 	defer f.counts.mu.Unlock()
 	for i := range all {
-		f.counts.ended[all[i].Service] = &Counted{all[i].Sum, all[i].Endpoints}
+		f.counts.ended[all[i].Service] = &Counted{Count: all[i].Sum, Endpoints: all[i].Endpoints}
 	}
 }

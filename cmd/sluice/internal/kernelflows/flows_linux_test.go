@@ -169,6 +169,7 @@ func TestEndedCrosses(t *testing.T) {
 	other := lb.ID{Namespace: "default", Name: "other", Protocol: lb.UDP}
 	before, after := newFlows(t), newFlows(t)
 	end(before, of, pod)
+	before.gone(&look.Info{Service: of, Backend: pod, Kernel: &look.Kernel{Path: "queue"}}) // a pick
 	end(before, other, pod)
 	first := before.Ended()
 	end(before, of, asked) // no endpoint

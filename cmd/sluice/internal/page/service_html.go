@@ -110,10 +110,17 @@ type counters struct{ open, picks, in, out string }
 
 func countersOf(c api.Counted, k *api.InKernel) counters {
 	all, whole := c.Plus(k)
-	if !whole && c.Picks == 0 {
-		return counters{count(all.Active), notCounted, notCounted, notCounted}
+	out := counters{count(all.Active), count(all.Picks), bytesOf(all.BytesIn), bytesOf(all.BytesOut)}
+	if whole {
+		return out
 	}
-	return counters{count(all.Active), count(all.Picks), bytesOf(all.BytesIn), bytesOf(all.BytesOut)}
+	if !k.Chosen && c.Picks == 0 {
+		out.picks = notCounted
+	}
+	if c.BytesIn+c.BytesOut == 0 {
+		out.in, out.out = notCounted, notCounted
+	}
+	return out
 }
 
 // notCounted is what the kernel does not count.
