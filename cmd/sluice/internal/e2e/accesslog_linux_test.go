@@ -70,6 +70,33 @@ func (a accessLog) of(c net.Conn) (line accessLine) {
 	return line
 }
 
+// reasons looks why endpoints were chosen: since the client was there before, by its turn in the queue, and as the first
+// that was ready.
+func (a accessLog) reasons(open func(string) *testbed.Talker, ready func()) {
+	l := a.l
+	l.T.Helper()
+	logged := func(what string, c *testbed.Talker, why string) {
+		l.T.Helper()
+		c.Echoes()
+		_ = c.Conn.Close()
+		if e := a.of(c.Conn); e.Why != why || e.End != "--" {
+			l.T.Errorf("%s is logged as %+v, want why %s", what, e, why)
+		}
+	}
+	logged("the first of a client", open("10.96.0.77:80"), "rr")
+	logged("one with affinity", open("10.96.0.77:80"), "affinity")
+	first := open("10.96.0.78:80")
+	first.Echoes()
+	second := open("10.96.0.78:80")
+	l.Eventually("it waits", func() bool { return l.Metric("sluice_tcp_queued_connections") == 1 })
+	logged("one with room", first, "rr")
+	logged("one that has waited for room", second, "queue")
+	held := open("10.96.0.79:80")
+	l.Eventually("it waits", func() bool { return l.Metric("sluice_tcp_held_connections") == 1 })
+	ready()
+	logged("one that has waited for an endpoint", held, "hold")
+}
+
 // TestAccessLog: each connection and flow is logged once when it ends, with what its client knows of it and how it has
 // ended, also if another process had accepted it.
 func TestAccessLog(t *testing.T) {
@@ -89,6 +116,11 @@ func TestAccessLog(t *testing.T) {
 	annotated("idle", "10.96.0.73:80", "TCP", "sluice.io/idle-timeout: 400ms", 8080, l.Pods[0])
 	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
 	annotated("mute", "10.96.0.75:80", "TCP", "sluice.io/access-log: 'off'", 8080, l.Pods[0])
+	annotated("one", "10.96.0.78:80", "TCP", "sluice.io/max-endpoint-connections: '1'", 8080, l.Pods[0])
+	annotated("none", "10.96.0.79:80", "TCP", "sluice.io/hold: 30s", 8080)
+	sticky := strings.Replace(testbed.ServiceManifest("sticky", "10.96.0.77:80", "TCP", ""), "\nspec:\n",
+		"\nspec:\n  sessionAffinity: ClientIP\n", 1)
+	l.Write("sticky.yaml", sticky, testbed.SliceManifest("sticky", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
 	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":5353"))
 	annotated("dns", lab.DNSAddr, "UDP", "sluice.io/udp-idle-timeout: 300ms", 5353, l.Pods[0])
 	socket := filepath.Join(t.TempDir(), "socket")
@@ -172,9 +204,11 @@ func TestAccessLog(t *testing.T) {
 	_, err = udp.Write([]byte("question"))
 	testbed.Check(t, err)
 	expect("a flow", udp, "--", func(e accessLine) bool {
-		return e.Protocol == "UDP" && e.Address == lab.DNSAddr && e.Service == "dns" && e.In == 8 && e.Out > 0 &&
+		return e.Protocol == "UDP" && e.Address == lab.DNSAddr && e.Service == "dns" && e.In == 8 && e.Out > 0 && e.Why == "rr" &&
 			e.FirstByte != nil && e.Duration >= 300
 	})
+
+	a.reasons(open, func() { annotated("none", "10.96.0.79:80", "TCP", "sluice.io/hold: 30s", 8080, l.Pods[0]) })
 
 	long := open(lab.WebAddr)
 	long.Echoes()
@@ -211,7 +245,7 @@ func TestAccessLog(t *testing.T) {
 	if n := of("resets_total", `reason="idle_timeout",`, "idle", "default", "TCP", `,side="sluice"`); n != 1 {
 		t.Errorf("%v connections are counted as idle, want one", n)
 	}
-	const ofWeb, ofOthers = 3, 6
+	const ofWeb, ofOthers = 3, 11
 	for _, series := range []string{"connect_seconds_count", "connection_duration_seconds_count", "first_byte_seconds_count"} {
 		web, others := of(series, "", "web", "default", "TCP", ""), of(series, "", "__other__", "", "", "")
 		if web != ofWeb || others != ofOthers {
