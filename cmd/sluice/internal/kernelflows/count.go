@@ -263,11 +263,21 @@ func (f *Flows) Halt(before []Ended) (since []Ended) {
 	f.counts.mu.Lock()
 	f.counts.halted = true
 	f.counts.mu.Unlock()
-	known := make(map[lb.ID]Count, len(before))
+	known := make(map[lb.ID]*Ended, len(before))
 	for i := range before {
-		known[before[i].Service] = before[i].Sum
+		known[before[i].Service] = &before[i]
 	}
-	return slices.DeleteFunc(f.Ended(), func(e Ended) bool { return known[e.Service] == e.Sum })
+	for _, e := range f.Ended() {
+		was := known[e.Service]
+		if was != nil && was.Sum == e.Sum {
+			continue
+		}
+		if was != nil {
+			maps.DeleteFunc(e.Endpoints, func(at netip.AddrPort, n Count) bool { return was.Endpoints[at] == n })
+		}
+		since = append(since, e)
+	}
+	return since
 }
 
 // Resume goes on counting: no process has taken over.
@@ -277,11 +287,15 @@ func (f *Flows) Resume() {
 	f.counts.halted = false
 }
 
-// Seed begins with what the process before has counted: of a Service the last one holds.
+// Seed begins with what the process before has counted: of a Service, and of an endpoint, the last one holds.
 func (f *Flows) Seed(all []Ended) {
 	f.counts.mu.Lock()
 	defer f.counts.mu.Unlock()
 	for i := range all {
-		f.counts.ended[all[i].Service] = &Counted{Count: all[i].Sum, Endpoints: all[i].Endpoints}
+		of := f.counts.ended.of(all[i].Service)
+		if of.Count = all[i].Sum; of.Endpoints == nil {
+			of.Endpoints = make(map[netip.AddrPort]Count)
+		}
+		maps.Copy(of.Endpoints, all[i].Endpoints)
 	}
 }

@@ -175,7 +175,7 @@ func TestEndedCrosses(t *testing.T) {
 	end(before, of, asked) // no endpoint
 	since := before.Halt(first)
 	end(before, of, pod) // the other process counts
-	if len(first) != 2 || len(since) != 1 || since[0].Service != of {
+	if len(first) != 2 || len(since) != 1 || since[0].Service != of || len(since[0].Endpoints) != 1 {
 		t.Fatalf("first there is %+v, and since then %+v", first, since)
 	}
 	after.Seed(append(first, since...))
