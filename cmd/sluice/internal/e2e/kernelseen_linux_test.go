@@ -26,11 +26,13 @@ type kernelSeen struct {
 	args []string
 }
 
-// open opens a connection to a Service.
+// open opens a connection to a Service. It sends nothing by itself, which would be a new connection to conntrack where
+// its entry was deleted.
 func (k *kernelSeen) open(address string) *testbed.Talker {
 	k.T.Helper()
 	c, err := k.Client.Dial(k.T.Context(), "tcp", address)
 	testbed.Check(k.T, err)
+	testbed.Check(k.T, c.(*net.TCPConn).SetKeepAlive(false))
 	k.T.Cleanup(func() { _ = c.Close() })
 	return &testbed.Talker{T: k.T, Conn: c}
 }
