@@ -14,8 +14,10 @@
 // endpoint until both ends have closed, it was reset, or its entry has gone, so that least
 // connections and limits are those of user space. A client beyond a limit is not answered: its
 // packet is dropped, and it sends again. An endpoint that resets the first packet of a connection,
-// or has not answered it in 250 ms, has failed; then the entry is deleted, if there is another, so
-// that the client's next SYN is asked about again. Where the kernel has no events
+// or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
+// is another endpoint, so that the client's next SYN is asked about again; in the first it is refused.
+// Whose reset it was the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct):
+// else each client is believed once in an interval (see package lb). Where the kernel has no events
 // ([Server.Cannot]) flows are not in flight: least connections takes turns.
 //
 // Where a Service requests it (lb.Policies.Hold) and has no endpoint, the packet stays in the queue

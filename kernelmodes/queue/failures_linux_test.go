@@ -1,12 +1,16 @@
 package queue
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
@@ -81,12 +85,13 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestRefusingEndpoint: of three endpoints one refuses. After five failures none meets it.
+// TestRefusingEndpoint: of three endpoints one refuses. After five failures none meets it, if the kernel says who has.
 func TestRefusingEndpoint(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(lab.Family(v6), func(t *testing.T) {
 			t.Parallel()
 			n, s, _ := failing(t, v6, true, lb.Policies{})
+			testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
 			ask := func(count int) (refused int) {
 				for range count {
 					if _, err := n.dial(&s, testbed.Patience); errors.Is(err, syscall.ECONNREFUSED) {
@@ -105,6 +110,65 @@ func TestRefusingEndpoint(t *testing.T) {
 				t.Errorf("%d were refused, want 5; %+v", refused, n.Stats().Flows)
 			}
 		})
+	}
+}
+
+// segment is one of TCP without data.
+func segment(from, to netip.AddrPort, flags byte, sequence uint32) []byte {
+	b := binary.BigEndian.AppendUint16(nil, from.Port())
+	b = binary.BigEndian.AppendUint16(b, to.Port())
+	b = binary.BigEndian.AppendUint32(b, sequence)
+	b = append(b, 0, 0, 0, 0, 5<<4, flags, 255, 255, 0, 0, 0, 0)
+	pseudo := append(append(from.Addr().AsSlice(), to.Addr().AsSlice()...), 0, unix.IPPROTO_TCP, 0, byte(len(b)))
+	sum := uint32(0)
+	for all := append(pseudo, b...); len(all) > 0; all = all[2:] {
+		sum += uint32(binary.BigEndian.Uint16(all))
+	}
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(b[16:], ^uint16(sum+sum>>16))
+	return b
+}
+
+// TestClientResets: a client that resets what it has begun, which looks as if the endpoint had refused, has none ejected.
+func TestClientResets(t *testing.T) {
+	t.Parallel()
+	n, s, _ := failing(t, false, false, lb.Policies{})
+	n.filtered(n.Pods[0], false, "INPUT")
+	n.filtered(n.Pods[2], false, "INPUT")
+	var raw net.PacketConn
+	n.Client.DoT(t, func() (err error) { raw, err = net.ListenPacket("ip4:tcp", n.Client.Addr4.String()); return err })
+	defer raw.Close()
+	to := s.Addresses[0].Addr
+	const syn, rst = 2, 4
+	resets := func(first uint16) {
+		for i := range uint16(30) {
+			from := netip.AddrPortFrom(n.Client.Addr4, first+i)
+			send := func(flags byte, sequence uint32) {
+				_, err := raw.WriteTo(segment(from, to, flags, sequence), &net.IPAddr{IP: to.Addr().AsSlice()})
+				testbed.Check(t, err)
+			}
+			send(syn, 0)
+			testbed.Eventually(t, "it has an entry", func() bool {
+				_, there, err := n.following.entries.Find(lb.TCP, from, to)
+				testbed.Check(t, err)
+				return there
+			})
+			send(rst, 1)
+			testbed.Within(t, 5*time.Second, "it has ended", func() bool { return n.Stats().Flows.Known == 0 })
+		}
+		if got := n.Balancer.OutlierStats(); got.Active+int64(got.Spared+got.Overflow) > 0 {
+			t.Errorf("%+v; %+v", got, n.Stats().Flows)
+		}
+	}
+	resets(20000)
+	seem := n.Stats().Flows.Refused // all but those that are looked at before
+	if seem < 10 || seem > 30 {
+		t.Errorf("%d seem to be refused, want 30", seem)
+	}
+	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
+	resets(21000)
+	if got := n.Stats().Flows.Refused; got != seem {
+		t.Errorf("%d seem to be refused though packets are counted, want %d", got, seem)
 	}
 }
 

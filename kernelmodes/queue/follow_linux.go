@@ -81,7 +81,6 @@ func (s *Server) follow() (err error) {
 		return fmt.Errorf("follow flows: %w", err)
 	}
 	f.stop = make(chan struct{})
-	s.Read()
 	f.all.Go(s.lookOn)
 	f.all.Go(s.readOn)
 	return nil
@@ -202,15 +201,27 @@ func (s *Server) end(k *flowKey, one *flow, e *conntrack.Entry) {
 	answered := e.Status&conntrack.SeenReply != 0
 	switch {
 	case k.protocol == lb.TCP && e.State == conntrack.TCPClose && !answered:
-		// A reset is all the answer, with which the kernel ends the entry at once.
-		s.following.refused.Add(1)
-		one.choice.Failed(syscall.ECONNREFUSED, s.Now())
-		one.choice = lb.Choice{}
+		s.refuse(k, one, e)
 	case k.isUDP() && !answered && one.choice.ExpectsAnswers():
 		s.following.silent.Add(1)
 		one.choice.NotAnswered(syscall.ETIMEDOUT, addrOf(k.client), s.Now())
 	}
 	one.end(k)
+}
+
+// refuse ends a connection of which a reset was the second packet, with which the kernel ends the entry at once. It does
+// not say whose that was, unless it counts packets: a client that resets what it has begun must not have endpoints
+// ejected that serve others well, so that else each client is believed once in a while only.
+func (s *Server) refuse(k *flowKey, one *flow, e *conntrack.Entry) {
+	switch {
+	case !e.Counted():
+		s.following.refused.Add(1)
+		one.choice.NotAnswered(syscall.ECONNREFUSED, addrOf(k.client), s.Now())
+	case e.Out.Packets > 0:
+		s.following.refused.Add(1)
+		one.choice.Failed(syscall.ECONNREFUSED, s.Now())
+		one.choice = lb.Choice{}
+	}
 }
 
 // readOn reads the table when it has to be read.

@@ -73,7 +73,7 @@ type FlowStats struct {
 	Known    int64  // now
 	Full     uint64 // had no room among these
 	Answered uint64
-	Refused  uint64 // by a reset as the first answer
+	Refused  uint64 // by a reset as the first answer, or left so by the client where the kernel does not count packets
 	Silent   uint64 // endpoints that have not answered in time
 	Retried  uint64 // of these, those whose client gets another endpoint when it sends again
 	Events   uint64 // of conntrack
@@ -89,6 +89,9 @@ func (s *Server) Start() (err error) {
 	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
 		s.endHolding()
 		return errors.Join(err, s.unfollow())
+	}
+	if s.following.cannot == nil {
+		s.Read()
 	}
 	return nil
 }
