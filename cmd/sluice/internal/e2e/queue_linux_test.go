@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -187,6 +188,52 @@ func TestQueueKilled(t *testing.T) {
 		t.Errorf("after the next start %v flows were chosen for, want those of the load", l.Metric(chosen))
 	}
 	end()
+}
+
+// TestQueueLimits: a limit of connections holds on data path queue, also for those that a process which was killed has
+// chosen for, and there is room again when one of them ends.
+func TestQueueLimits(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{Pods: 3})
+	l.Mode = "queue"
+	for _, pod := range l.Pods {
+		testbed.Keep(t)(pod.EchoTCP(":7000"))
+	}
+	service := strings.Replace(testbed.ServiceManifest("few", "10.96.0.84:80", "TCP", ""), "\nspec:",
+		"\n  annotations: {sluice.io/max-connections: \"6\"}\nspec:", 1)
+	l.Write("few.yaml", service, testbed.SliceManifest("few", 1, 7000, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Start()
+	followed := func(want float64) {
+		t.Helper()
+		l.Eventually("as many flows are known", func() bool { return l.Metric("sluice_queue_active") == want })
+	}
+	var open []net.Conn
+	dial := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		c, err := l.Client.Dial(ctx, "tcp", "10.96.0.84:80")
+		if err == nil {
+			t.Cleanup(func() { _ = c.Close() })
+			open = append(open, c)
+		}
+		return err
+	}
+	for range 6 {
+		testbed.Check(t, dial())
+	}
+	followed(6)
+	if err := dial(); err == nil {
+		t.Error("a seventh connection is let through, want six at most")
+	}
+	l.Signal(syscall.SIGKILL)
+	l.Wait()
+	l.Start()
+	followed(6)
+	if err := dial(); err == nil {
+		t.Error("after another start a seventh connection is let through")
+	}
+	_ = open[0].Close()
+	l.Eventually("there is room again", func() bool { return dial() == nil })
 }
 
 // TestQueueUnavailable: where data path queue is not available user space serves what requests it, and says so.
