@@ -29,8 +29,8 @@ func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err er
 	return left, err
 }
 
-// Leave has the kernel know the clients with affinity of path queue, for which it is to choose from now on: this process
-// is to end. It is for after Run.
+// Leave has the kernel know the clients with affinity of path queue, for which it is to choose from now on: this
+// process is to end. It is for after Run.
 func (a *Agent) Leave(ctx context.Context) error {
 	resume, err := a.Pause(ctx)
 	if err != nil {

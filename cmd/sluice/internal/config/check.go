@@ -128,7 +128,8 @@ func (s *settings) checkMode() {
 	case ModeUserspace, ModeWinUserspace, ModeQueue, ModeNFTables, ModeIPTables, ModeIPVS:
 	case "kernelspace":
 		s.reject("proxy-mode",
-			"%q is not one of Sluice's: give userspace, queue, nftables, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is not one of Sluice's: give userspace, queue, nftables, iptables, ipvs or winuserspace",
+			string(d.Mode))
 	default:
 		s.reject("proxy-mode",
 			"%q is unknown: give userspace, which is the default, queue, nftables, iptables, ipvs or winuserspace",

@@ -102,9 +102,9 @@ func (s *settings) dataPathGroups() []group {
 	return []group{
 		{"Data path", []option{
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
-				"queue, nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace " +
-				"means on Windows); the annotation sluice.io/data-path of a Service takes precedence; beside " +
-				"--config, what an empty mode of the file means"},
+				"queue, nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what " +
+				"userspace means on Windows); the annotation sluice.io/data-path of a Service takes precedence; " +
+				"beside --config, what an empty mode of the file means"},
 			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
 				"mode winuserspace; empty: on Linux the dummy device sluice0, or lo where there are none; on Windows " +
 				"the value of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +

@@ -73,7 +73,8 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 	return nil
 }
 
-// leaveQueues leaves the choice on data path queue to the kernel, since the next process may start while this one drains.
+// leaveQueues leaves the choice on data path queue to the kernel, since the next process may start while this one
+// drains.
 func (d *daemon) leaveQueues() {
 	ctx, cancel := context.WithTimeout(context.Background(), offloadTimeout)
 	defer cancel()

@@ -80,8 +80,8 @@ func (s *steering) queueEngine(ctx context.Context, f *agent.Family, t *steeredF
 	rules := &s.config.Document.NFTables
 	e.Masquerade = s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll)
 	if err == nil && e.Mark()&e.Ask.Mask != 0 {
-		err = fmt.Errorf("bits 16 to 31 of marks are for the numbers of endpoints, and one is for masquerading: give a "+
-			"masquerade bit below 16 in place of %d", *rules.MasqueradeBit)
+		err = fmt.Errorf("bits 16 to 31 of marks are for the numbers of endpoints, and one is for masquerading: "+
+			"give a masquerade bit below 16 in place of %d", *rules.MasqueradeBit)
 	}
 	if err == nil {
 		err = e.Probe(ctx)

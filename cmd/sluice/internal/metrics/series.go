@@ -305,24 +305,25 @@ func (s scrape) queue(n Queue) {
 	if n.Answering {
 		answering = 1
 	}
-	s.gauge("sluice_queue_answering", "1 while this process chooses the endpoints of new flows on data path queue, from "+
-		"the first Service there on; else the kernel does.", answering)
+	s.gauge("sluice_queue_answering", "1 while this process chooses the endpoints of new flows on data path queue, "+
+		"from the first Service there on; else the kernel does.", answering)
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
-		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or its "+
-		"rules do not have it yet (unknown), or dropped because of a limit that the Service requests (limited).", "result",
+		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
+		"its rules do not have it yet (unknown), or dropped because of a limit that the Service requests (limited).",
+		"result",
 		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited}})
 	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say.",
 		float64(n.Known))
 	s.counter("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, since too many are.",
 		n.NotFollowed)
-	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a reset "+
-		"was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
-	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it sends "+
-		"again, since the first was silent.", n.Retried)
+	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
+		"reset was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
+	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
+		"sends again, since the first was silent.", n.Retried)
 	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
 		n.Unheard)
-	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of a "+
-		"flow, repeated (while that was decided, with the same answer), odd (not understood, left to the kernel) or "+
+	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of "+
+		"a flow, repeated (while that was decided, with the same answer), odd (not understood, left to the kernel) or "+
 		"late (gone when the answer came).", "kind",
 		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
 			{"late", n.Late}})
