@@ -93,11 +93,11 @@ func TestPoliciesKeepInUserspace(t *testing.T) {
 	}
 	for _, mode := range Paths() {
 		c := choose(holding(""), mode, new(abilities))
-		why := "annotation sluice.io/hold, which data path " + mode.String() + " does not have"
-		if mode == Userspace {
-			why = "--proxy-mode"
+		path, why := Userspace, "annotation sluice.io/hold, which data path "+mode.String()+" does not have"
+		if mode == Userspace || mode == Queue { // which have it
+			path, why = mode, "--proxy-mode"
 		}
-		if c.Path != Userspace || c.Why != why || c.Fallback != "" {
+		if c.Path != path || c.Why != why || c.Fallback != "" {
 			t.Errorf("in mode %s: %+v", mode, c)
 		}
 		if c := choose(holding("nftables"), mode, new(abilities)); c.Path != NFTables {
