@@ -11,13 +11,20 @@ const (
 
 // The other reasons.
 const (
-	ByAffinity     = byAlgorithm + Why(len(algorithmNames)) + iota // the client was there before (sessionAffinity)
-	ByConversation                                                 // the UDP client was there a moment ago
-	ByRetry                                                        // another has failed
-	BySlowStart                                                    // that whose turn it is starts slowly
-	ByRoom                                                         // that whose turn it is has as many connections as it may
-	ByQueue                                                        // it was the first to have room, for which the client has waited
-	ByHold                                                         // it was the first to be ready, for which the client has waited
+	// ByAffinity is where the client was before (sessionAffinity), and ByConversation where the UDP client was a moment
+	// ago.
+	ByAffinity = byAlgorithm + Why(len(algorithmNames)) + iota
+	ByConversation
+
+	// ByRetry is another one than that which has failed, BySlowStart than that whose turn it is and which starts slowly,
+	// and ByRoom than that which has as many connections as it may.
+	ByRetry
+	BySlowStart
+	ByRoom
+
+	// ByQueue was the first to have room, and ByHold to be ready, for which the client has waited.
+	ByQueue
+	ByHold
 )
 
 var otherReasons = [...]string{"affinity", "conversation", "retry", "slow_start", "room", "queue", "hold"}

@@ -39,8 +39,8 @@ func (s *Sources) Endpoints(of ID, limit int) (out []Endpoint) {
 	return out
 }
 
-// endpoint says what there is of one endpoint, by its position in the statistics. counted is what the kernel has counted
-// of the service port; nil: nothing.
+// endpoint says what there is of one endpoint, by its position in the statistics. counted is what the kernel has
+// counted of the service port; nil: nothing.
 func (s *Sources) endpoint(v *lb.View, at int, counted *kernelflows.Counted) Endpoint {
 	n := &v.Stats.Backends[at]
 	e := Endpoint{Service: idOf(v.Stats.ID), Address: n.Addr.String(), Eligible: n.Eligible, Weight: 1,

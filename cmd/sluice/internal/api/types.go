@@ -116,7 +116,7 @@ type Counted struct {
 // conntrack with --conntrack-accounting. Bytes have the headers of IP. It may be a moment old.
 type InKernel struct {
 	Open     uint64  `json:"open"`             // connections and flows
-	Chosen   bool    `json:"chosen,omitempty"` // user space has chosen their endpoints: they are picks, and may be active
+	Chosen   bool    `json:"chosen,omitempty"` // user space has chosen endpoints: they are picks, and may be active
 	Total    *uint64 `json:"total,omitempty"`  // with those that have ended, picks excepted; none: as bytes not counted
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`

@@ -17,9 +17,9 @@ func services(v *view) *cobra.Command {
 	return v.ofServices(&cobra.Command{Use: "services [NAME|NAMESPACE/NAME]", Aliases: []string{"service", "svc"},
 		Short: "List Services: addresses, data path, endpoints and counters of each port",
 		Long: "Lists the ports of Services, one row for each address family. ENDPOINTS are those that get new\n" +
-			"connections, of all. ACTIVE, PICKS, IN and OUT count what user space and the kernel forward; - is what\n" +
-			"the kernel does not count: all but ACTIVE, unless it is ipvs or --conntrack-accounting is given. PATH is\n" +
-			"the data path in effect, and the one requested if that is another.",
+			"connections, of all. ACTIVE, PICKS, IN and OUT count what user space and the kernel forward; - is\n" +
+			"what the kernel does not count: all but ACTIVE, unless it is ipvs or --conntrack-accounting is\n" +
+			"given. PATH is the data path in effect, and the one requested if that is another.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -112,9 +112,9 @@ func endpoints(v *view) *cobra.Command {
 		Short: "List endpoints: state, why they are ejected, and counters",
 		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
 			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or\n" +
-			"gone (no endpoint any more, with connections that are still open). ACTIVE, PICKS, IN and OUT count what\n" +
-			"user space and the kernel forward, as far as the kernel counts, as with sluice services; with -o wide\n" +
-			"IN KERNEL is how much of ACTIVE the kernel forwards.",
+			"gone (no endpoint any more, with connections that are still open). ACTIVE, PICKS, IN and OUT count\n" +
+			"what user space and the kernel forward, as far as the kernel counts, as with sluice services; with\n" +
+			"-o wide IN KERNEL is how much of ACTIVE the kernel forwards.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

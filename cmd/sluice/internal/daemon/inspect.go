@@ -71,7 +71,8 @@ func (d *daemon) serveAPI() {
 	d.serving.Store(l.serving.UnixNano())
 	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
-		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel}, Loops: d.Config.DataPath.Loops, Kernel: d.kernel.Counts,
+		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel},
+		Loops:   d.Config.DataPath.Loops, Kernel: d.kernel.Counts,
 		Journal: d.journal, Settings: d.Config.Settings, Status: d.status, History: d.history}
 	d.showPage(sources)
 	path := d.Config.Process.APISocket

@@ -5,8 +5,8 @@
 // Run ends when the process begins to stop. In the moment of a hand-over an end may be logged twice, or not at all, and
 // may not be counted.
 //
-// It listens to conntrack only while a Service on a kernel path is to be logged, or what has ended is to be counted, and
-// lists entries only while it is asked. What is counted so is exact, but for what conntrack has had already when
+// It listens to conntrack only while a Service on a kernel path is to be logged, or what has ended is to be counted,
+// and lists entries only while it is asked. What is counted so is exact, but for what conntrack has had already when
 // nothing listened, and for events that find the buffer full (Stats).
 //
 // Goroutines: that of Run, and one that handles events meanwhile, which Run joins. Errors are logged once for each time

@@ -222,9 +222,9 @@ func has(s *lb.Service, addr netip.AddrPort) bool {
 	return slices.ContainsFunc(s.Backends, func(b lb.Backend) bool { return b.Addr == addr })
 }
 
-// of returns whose an entry is, and the path that it is on, unless it is none that the kernel forwards for a Service: one
-// that is not translated is its own, or an address without rules, and one that this node answers is a socket's, where
-// no endpoint is on it.
+// of returns whose an entry is, and the path that it is on, unless it is none that the kernel forwards for a Service:
+// one that is not translated is its own, or an address without rules, and one that this node answers is a socket's,
+// where no endpoint is on it.
 func (f *Flows) of(e *conntrack.Entry, h *here) (s *lb.Service, path string, ok bool) {
 	if e.Protocol == 0 || e.Replies == e.Dst {
 		return nil, "", false

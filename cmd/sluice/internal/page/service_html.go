@@ -177,8 +177,8 @@ func (c *connections) html(w *writer) {
 		w.heads("Client", "Asked for", "Endpoint", "State", "Path", "#Age", "#Idle", "#From client", "#To client")
 		for i := range c.Shown {
 			one := &c.Shown[i]
-			w.put(`<tr><th scope="row" class="code">%</th><td class="code">%</td><td class="code">%</td><td>%</td><td>%</td>`,
-				one.Client, one.Address, one.Endpoint, one.State, one.Path)
+			w.put(`<tr><th scope="row" class="code">%</th><td class="code">%</td><td class="code">%</td><td>%</td>`+
+				`<td>%</td>`, one.Client, one.Address, one.Endpoint, one.State, one.Path)
 			w.cells(secondsOf(one.Age), secondsOf(one.Idle), bytesIf(one.BytesIn), bytesIf(one.BytesOut))
 			w.put("</tr>\n")
 		}
