@@ -216,6 +216,10 @@ func (k *kernelSeen) counted() {
 	}
 	same := func(when string, open, all uint64) {
 		k.T.Helper()
+		k.Eventually("the counts are fresh "+when, func() bool { // none before the successor has applied the Services
+			s, _ := of("web")
+			return s.Kernel != nil && s.Kernel.Open == open
+		})
 		var in, out uint64
 		for _, line := range k.log.lines() {
 			if line.Service == "web" {
@@ -225,7 +229,6 @@ func (k *kernelSeen) counted() {
 		for _, c := range read[api.List[api.Connection]](k.looker, "connections", "web", "-n", "default").Items {
 			in, out = in+*c.BytesIn, out+*c.BytesOut
 		}
-		k.Eventually("the counts are fresh "+when, func() bool { s, _ := of("web"); return s.Kernel.Open == open })
 		s, e := of("web")
 		want := api.Counted{Picks: all, Active: open, BytesIn: in, BytesOut: out}
 		for _, n := range []struct {
