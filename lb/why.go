@@ -16,8 +16,8 @@ const (
 	ByAffinity = byAlgorithm + Why(len(algorithmNames)) + iota
 	ByConversation
 
-	// ByRetry is another one than that which has failed, BySlowStart than that whose turn it is and which starts slowly,
-	// and ByRoom than that which has as many connections as it may.
+	// ByRetry is another one than that which has failed, BySlowStart than that whose turn it is and which starts
+	// slowly, and ByRoom than that which has as many connections as it may.
 	ByRetry
 	BySlowStart
 	ByRoom
