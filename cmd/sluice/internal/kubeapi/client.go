@@ -126,7 +126,8 @@ var scheme = newScheme()
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for version, kinds := range map[schema.GroupVersion][]runtime.Object{
-		corev1.SchemeGroupVersion:            {&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{}},
+		corev1.SchemeGroupVersion: {
+			&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{}},
 		discoveryv1.SchemeGroupVersion:       {&discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{}},
 		networkingv1.SchemeGroupVersion:      {&networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{}},
 		networkingv1beta1.SchemeGroupVersion: {&networkingv1beta1.ServiceCIDR{}, &networkingv1beta1.ServiceCIDRList{}},

@@ -160,8 +160,8 @@ func (s scrape) sources(c *Sources) {
 		"no use, since there is no such policy or its value is out of range.", float64(c.Ignored()))
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
-	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit, or since the API server refused "+
-		"them or did not take them within two minutes.", dropped)
+	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit, or since the API server "+
+		"refused them or did not take them within two minutes.", dropped)
 	if c.Manifests != nil {
 		s.manifests(c.Manifests())
 	}
