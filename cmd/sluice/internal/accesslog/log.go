@@ -188,7 +188,7 @@ func (l *Log) follow() {
 	}
 }
 
-// Close writes what waits. It is called when all loops have ended.
+// Close writes what waits. It is called when all loops have ended, or nothing that ends is logged by them any more.
 func (l *Log) Close() error {
 	close(l.ended)
 	done := make(chan struct{})

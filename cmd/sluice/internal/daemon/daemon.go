@@ -130,8 +130,8 @@ func Run(ctx context.Context, o Options) error {
 	case <-d.Upgrade.Done():
 		d.steering.queues.close() // the process that has taken over answers
 		d.kernel.Close()
-		d.journal.Close() // says what it has not yet
-		return d.Upgrade.Close()
+		d.journal.Close()                                            // says what it has not yet
+		return errors.Join(d.Upgrade.Close(), d.data.access.Close()) // of what has ended here
 	}
 }
 

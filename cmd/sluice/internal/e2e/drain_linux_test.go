@@ -187,14 +187,22 @@ func (l looker) endsInKernel() {
 	}
 	const each = 2
 	var all []*testbed.Talker
-	for range each * len(l.Pods) {
-		c, err := l.Client.Dial(l.T.Context(), "tcp", echoAddr)
-		testbed.Check(l.T, err)
-		defer c.Close()
-		all = append(all, &testbed.Talker{T: l.T, Conn: c})
-	}
-	for _, c := range all {
-		c.Echoes()
+	drained := 0
+	for drained < each && len(all) < 100 { // path iptables chooses at random
+		for range each * len(l.Pods) {
+			c, err := l.Client.Dial(l.T.Context(), "tcp", echoAddr)
+			testbed.Check(l.T, err)
+			defer c.Close()
+			all = append(all, &testbed.Talker{T: l.T, Conn: c})
+			all[len(all)-1].Echoes()
+		}
+		drained = 0
+		of := listed()
+		for _, c := range all {
+			if of[c.LocalAddr().String()] == at {
+				drained++
+			}
+		}
 	}
 	of := listed()
 	l.run("drain", at, "--deadline", "1s")
@@ -217,7 +225,8 @@ func (l looker) endsInKernel() {
 			l.T.Errorf("a connection to the drained endpoint goes on, or its client is not reset: %v", err)
 		}
 	}
-	if ended != each {
-		l.T.Errorf("%d of %d connections were to the drained endpoint, want %d", ended, len(all), each)
+	if ended != drained || ended < each {
+		l.T.Errorf("%d of %d connections to the drained endpoint have ended, of %d in all, want %d or more", ended,
+			drained, len(all), each)
 	}
 }
