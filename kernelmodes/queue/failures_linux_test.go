@@ -129,7 +129,7 @@ func segment(from, to netip.AddrPort, flags byte, sequence uint32) []byte {
 	return b
 }
 
-// TestClientResets: a client that resets what it has begun, which looks as if the endpoint had refused, has none ejected.
+// TestClientResets: a client that resets what it has opened, which looks as if the endpoint had refused, has none ejected.
 func TestClientResets(t *testing.T) {
 	t.Parallel()
 	n, s, _ := failing(t, false, false, lb.Policies{})

@@ -210,7 +210,7 @@ func (s *Server) end(k *flowKey, one *flow, e *conntrack.Entry) {
 }
 
 // refuse ends a connection of which a reset was the second packet, with which the kernel ends the entry at once. Whose
-// that was it says only if it counts packets. A client that resets what it has begun must not have endpoints ejected
+// that was it says only if it counts packets. A client that resets what it has opened must not have endpoints ejected
 // that serve others well: so else each is believed once in a while only.
 func (s *Server) refuse(k *flowKey, one *flow, e *conntrack.Entry) {
 	switch {

@@ -95,7 +95,7 @@ type assoc struct {
 	counted         bool // as established
 	silent          bool // so was the last backend that has failed
 	spoke           bool // the backend has sent user data
-	clientShut      bool // it is the client that has begun to shut down
+	clientShut      bool // the client was the first to shut down
 }
 
 // fromClient judges a sound packet of the client at time now, and moves the phase on.

@@ -150,7 +150,8 @@ func (q *queue) answer(fd int) error {
 	}
 }
 
-// run decides packets until the deadline that close sets, and what is there then.
+// run decides packets until the deadline that close sets, and what is there then. After an error of the socket it lets
+// go of the queue, so that rules decide, and no packet waits for it.
 func (q *queue) run() {
 	defer close(q.ended)
 	some := func(fd uintptr) bool { return q.some(int(fd)) }
@@ -162,6 +163,9 @@ func (q *queue) run() {
 			continue
 		}
 	})
+	if q.errno != nil {
+		_ = q.file.Close()
+	}
 }
 
 // some decides what there is, up to atOnce packets, and reports whether there was anything.
@@ -301,6 +305,11 @@ func appendHeader(b []byte, kind, flags, queue uint16, attrs int) []byte {
 
 // close has the kernel keep no more packets, decides those that there are, and ends.
 func (q *queue) close() error {
+	select {
+	case <-q.ended:
+		return q.errno
+	default:
+	}
 	none := nfnl.Attr(nil, configLength, make([]byte, 4))
 	msg := append(appendHeader(nil, msgConfig, unix.NLM_F_REQUEST, q.number, len(none)), none...)
 	var full error

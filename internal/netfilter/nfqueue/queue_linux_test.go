@@ -127,6 +127,34 @@ func asks(t *testing.T, network string, ipv6 bool) {
 	}
 }
 
+// TestBroken: where the socket of a queue fails no packet waits for it: rules decide.
+func TestBroken(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	addr := loopback(false)
+	at := func(p uint16) string { return netip.AddrPortFrom(addr, p).String() }
+	serve(t, h, "tcp", at(1000))
+	h.DoT(t, func() error { rules(t, false, nil); return nil })
+	var q *Queues
+	h.DoT(t, func() (err error) {
+		q, err = Open(7, 2, func(p *Packet) Verdict {
+			p.Ticket.of.errno = syscall.EIO
+			return Verdict{Accept, p.Mark}
+		})
+		return err
+	})
+	for range 20 { // the first ones are asked about
+		if got := h.Ask("tcp", at(port), testbed.Patience); got != "1000" {
+			t.Fatalf("asked: %q, want that of the rules", got)
+		}
+	}
+	if s := q.Stats(); s.Packets == 0 || s.Packets > 4 {
+		t.Errorf("%+v, want two packets for each queue at most", s)
+	}
+	if err := q.Close(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Close: %v, want what has failed", err)
+	}
+}
+
 // TestRepeated: what a client sends before the first packet of its flow is decided goes where that goes; what a flow
 // sends later, when its entry has gone, is asked about anew.
 func TestRepeated(t *testing.T) {

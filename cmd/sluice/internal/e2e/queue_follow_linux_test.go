@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// TestQueueFollows: on data path queue least connections counts what the kernel forwards, also what has begun before a
+// TestQueueFollows: on data path queue least connections counts what the kernel forwards, also what was open before a
 // hand-over, and an endpoint that refuses is ejected.
 func TestQueueFollows(t *testing.T) {
 	t.Parallel()
