@@ -21,11 +21,11 @@
 // ([Server.Cannot]) flows are not in flight: least connections takes turns.
 //
 // Where a Service requests it (lb.Policies.Hold) and has no endpoint, the packet stays in the queue
-// until it has one. What a client sends meanwhile is dropped. When the process ends such clients
-// are refused.
+// until it has one. What a client sends meanwhile is dropped, and so is the packet at Close: the
+// client sends again, to the next process or to the rules, which refuse it.
 //
-// Clients with affinity are not known to the kernel's rules, which choose for them anew once the
-// process has ended.
+// Clients with affinity are not known to the kernel's rules until they are passed on at a stop
+// (Engine.Remember of kernelmodes/nftables); those of a process that is killed are chosen for anew.
 //
 // Goroutines: one for each queue and one for events, of the packages below; one looks at flows
 // that were not answered, one reads conntrack's table, and one lets held packets go. Close joins
