@@ -148,6 +148,21 @@ func build(t *testing.T) string {
 	return built
 }
 
+// TestSeveralCores: proxies have cores of their own as long as there is one left for the load.
+func TestSeveralCores(t *testing.T) {
+	for _, test := range []struct {
+		load        []int
+		workers     int
+		proxy, rest string
+	}{{[]int{0}, 2, "0,1", "0,1"}, {[]int{0, 1, 2}, 2, "2,3", "0,1"}, {[]int{0, 1, 2}, 4, "0,1,2,3", "0,1,2,3"}} {
+		c := cores{proxy: len(test.load), load: test.load}
+		if proxy, rest := c.several(test.workers); proxy != test.proxy || rest != test.rest {
+			t.Errorf("%d workers on %d cores: %s, and %s for the load; want %s, %s", test.workers, len(test.load)+1, proxy,
+				rest, test.proxy, test.rest)
+		}
+	}
+}
+
 func needLab(t *testing.T) {
 	t.Helper()
 	testbed.NewT(t, testbed.Config{}).Close()
@@ -196,6 +211,36 @@ func TestSmallRun(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestOpenLoop asks at a rate that is a share of what the first system reaches, and proxies of several workers.
+func TestOpenLoop(t *testing.T) {
+	needLab(t)
+	for _, peer := range []string{"haproxy", "nginx"} {
+		if _, err := exec.LookPath(peer); err != nil {
+			testbed.Missing(t, peer+" is not installed (make bench-deps)")
+		}
+	}
+	r, status, err := run(options{sluice: build(t), workloads: "open-30,open-short-30,workers-2-rr", systems: "haproxy,nginx",
+		rounds: 1, duration: time.Second, force: true})
+	if err != nil || status != 0 || len(r.Problems) > 0 {
+		t.Fatalf("status %d, %v, %v", status, err, r.Problems)
+	}
+	due := make(map[string]float64)
+	for _, res := range r.Results {
+		switch {
+		case res.Metric == "due" && due[res.Workload] != 0 && due[res.Workload] != res.Median:
+			t.Errorf("%s: %s was asked for %v in a second, another for %v", res.Workload, res.System, res.Median,
+				due[res.Workload])
+		case res.Metric == "due":
+			due[res.Workload] = res.Median
+		case res.Metric == "busiest" && (res.Median < 0.5 || res.Median > 1), res.Metric == report.All && !(res.Median > 0):
+			t.Errorf("%+v", res)
+		}
+	}
+	if len(due) != 2 {
+		t.Errorf("rates that were due: %v", due)
 	}
 }
 

@@ -110,10 +110,10 @@ func (s service) manifest() string {
 }
 
 // haproxyConfig writes the services for HAProxy, which has no UDP.
-func haproxyConfig(list []service, connections int) string {
+func haproxyConfig(list []service, workers, connections int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "global\n  nbthread 1\n  maxconn %d\ndefaults\n  mode tcp\n  option splice-auto\n  timeout "+
-		"connect 5s\n  timeout client 1h\n  timeout server 1h\n", connections)
+	fmt.Fprintf(&b, "global\n  nbthread %d\n  maxconn %d\ndefaults\n  mode tcp\n  option splice-auto\n  timeout "+
+		"connect 5s\n  timeout client 1h\n  timeout server 1h\n", max(1, workers), connections)
 	for _, s := range list {
 		if s.protocol != "TCP" {
 			continue
@@ -133,23 +133,27 @@ func haproxyConfig(list []service, connections int) string {
 
 // nginxConfig writes the services for nginx. module is the path of the stream module
 // where it is not built in. A DNS session is over with its answer, as nginx's own
-// documentation has it.
-func nginxConfig(list []service, dir, module string, connections int) string {
+// documentation has it. Several workers have listeners of their own, as its documentation has it for speed.
+func nginxConfig(list []service, workers int, dir, module string, connections int) string {
 	var b strings.Builder
 	if module != "" {
 		fmt.Fprintf(&b, "load_module %s;\n", module)
 	}
-	fmt.Fprintf(&b, "daemon off;\nmaster_process off;\nuser root;\npid %s/nginx.pid;\nerror_log stderr crit;\nevents "+
-		"{ worker_connections %d; multi_accept on; }\nstream {\n", dir, 2*connections)
+	processes, reuse := "master_process off;", ""
+	if workers > 1 {
+		processes, reuse = fmt.Sprintf("worker_processes %d;", workers), " reuseport"
+	}
+	fmt.Fprintf(&b, "daemon off;\n%s\nuser root;\npid %s/nginx.pid;\nerror_log stderr crit;\nevents "+
+		"{ worker_connections %d; multi_accept on; }\nstream {\n", processes, dir, 2*connections)
 	for _, s := range list {
 		fmt.Fprintf(&b, "  upstream %s { %s", s.name, nginxBalance[s.scheduler])
 		for _, t := range s.targets() {
 			fmt.Fprintf(&b, " server %s;", t)
 		}
-		listen, more := fmt.Sprintf("%d backlog=4096", s.local), "proxy_timeout 1h;"
+		listen, more := fmt.Sprintf("%d%s backlog=4096", s.local, reuse), "proxy_timeout 1h;"
 		if s.protocol == "UDP" {
-			listen, more = fmt.Sprintf("%d udp rcvbuf=4m sndbuf=4m", s.local), fmt.Sprintf("proxy_timeout %dms;",
-				udpTimeout.Milliseconds())
+			listen = fmt.Sprintf("%d udp%s rcvbuf=4m sndbuf=4m", s.local, reuse)
+			more = fmt.Sprintf("proxy_timeout %dms;", udpTimeout.Milliseconds())
 		}
 		if s.name == dnsService {
 			more += " proxy_responses 1;"

@@ -9,6 +9,7 @@
 //	go run ./bench/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice
 //	go run ./bench/compare -workloads short -systems sluice -also 'log=bin/sluice --access-log all'
 //	go run ./bench/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
+//	go run ./bench/compare -workloads 'open-*,workers-*' # an open loop, and several workers
 //
 // What makes the figures comparable:
 //
@@ -33,7 +34,8 @@
 // The processor time of a process is its CLOCK_PROCESS_CPUTIME_ID, in nanoseconds. On
 // kernels without CONFIG_IRQ_TIME_ACCOUNTING it contains the interrupts that happened
 // to arrive while the process ran, and not those that ran in ksoftirqd; that is why the
-// time that the whole core was not idle stands beside it, at the kernel's tick.
+// time that the whole core was not idle stands beside it, at the kernel's tick, and that of
+// all cores, since what the kernel forwards it does in the time of those who send.
 //
 // The tools: wrk for requests and answers on connections that stay, and iperf3 for bulk,
 // since they are well known. Short connections, UDP flows, idle connections and mixed

@@ -26,8 +26,10 @@ type lab struct {
 	sluice      string
 	dir         string
 	cores       cores
-	descriptors int      // that a process may have
-	remarks     []string // of the present run, for the report
+	workers     int                // of each proxy in the present run; 0 means 1
+	reached     map[string]float64 // by name of a way to load: what the first system that was asked does in a second
+	descriptors int                // that a process may have
+	remarks     []string           // of the present run, for the report
 	all         []service
 	services    []service // of all, those of the present workload
 	servers     *testbed.Process

@@ -29,6 +29,17 @@ type cores struct {
 	all   unix.CPUSet // that this program may use
 }
 
+// several returns the cores of a proxy with some workers and those of the load, as taskset(1) reads them: both have all
+// where there are not enough for each to have its own.
+func (c cores) several(workers int) (proxy, load string) {
+	all := cores{load: append(slices.Clone(c.load), c.proxy)}
+	if len(all.load) <= workers {
+		return all.loadList(), all.loadList()
+	}
+	rest := len(all.load) - workers
+	return cores{load: all.load[rest:]}.loadList(), cores{load: all.load[:rest]}.loadList()
+}
+
 // proxyList returns the proxy's core as taskset(1) reads it, "" for any.
 func (c cores) proxyList() string {
 	if len(c.load) == 0 {
@@ -126,30 +137,39 @@ func raiseDescriptors() (int, error) {
 type usage struct {
 	process time.Duration
 	core    ticks
+	machine ticks // all cores
+}
+
+// processTime returns the time of a process, of all its threads, those that have ended included
+// (clock_getcpuclockid(3)).
+func processTime(pid int) (time.Duration, error) {
+	var ts unix.Timespec
+	const schedClock = 2 // CPUCLOCK_SCHED in the kernel's posix-timers_types.h
+	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+	}
+	return time.Duration(ts.Nano()), nil
 }
 
 // measureUsage returns the time of a process, 0 if there is none, and of a core.
 func measureUsage(pid, core int) (u usage, err error) {
 	if pid > 0 {
-		// clock_getcpuclockid(3): the process's clock, of all its threads, those that
-		// have ended included.
-		var ts unix.Timespec
-		const schedClock = 2 // CPUCLOCK_SCHED in the kernel's posix-timers_types.h
-		if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil {
-			return u, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+		if u.process, err = processTime(pid); err != nil {
+			return u, err
 		}
-		u.process = time.Duration(ts.Nano())
 	}
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return u, fmt.Errorf("read processor time: %w", err)
 	}
-	u.core, err = parseStat(string(text), "cpu"+strconv.Itoa(core))
+	if u.core, err = parseStat(string(text), "cpu"+strconv.Itoa(core)); err == nil {
+		u.machine, err = parseStat(string(text), "cpu")
+	}
 	return u, err
 }
 
 func (u usage) minus(v usage) usage {
-	return usage{process: u.process - v.process, core: u.core.minus(v.core)}
+	return usage{process: u.process - v.process, core: u.core.minus(v.core), machine: u.machine.minus(v.machine)}
 }
 
 // tick is the kernel's unit of /proc/stat: USER_HZ is 100 on every architecture that
@@ -157,6 +177,8 @@ func (u usage) minus(v usage) usage {
 const tick = 10 * time.Millisecond
 
 func (u usage) coreTime() time.Duration { return time.Duration(u.core.busy) * tick }
+
+func (u usage) machineTime() time.Duration { return time.Duration(u.machine.busy) * tick }
 
 func allCores() (ticks, error) {
 	text, err := os.ReadFile("/proc/stat")

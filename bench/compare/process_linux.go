@@ -23,5 +23,22 @@ func until(ctx context.Context, what string, is func() bool) error {
 
 // ask starts a client on the client host and returns when its time to measure begins.
 func (l *lab) ask(ctx context.Context, c load.AskConfig) (*load.Client, error) {
-	return load.Start(ctx, command(ctx, l.tb.Client, l.cores.loadList(), l.self, load.Args(load.RoleAsk, c)...))
+	return load.Start(ctx, command(ctx, l.tb.Client, l.loadList(), l.self, load.Args(load.RoleAsk, c)...))
+}
+
+// loadList and proxyList return the cores of the present run.
+func (l *lab) loadList() string {
+	if l.workers > 1 {
+		_, load := l.cores.several(l.workers)
+		return load
+	}
+	return l.cores.loadList()
+}
+
+func (l *lab) proxyList() string {
+	if l.workers > 1 {
+		proxy, _ := l.cores.several(l.workers)
+		return proxy
+	}
+	return l.cores.proxyList()
 }

@@ -130,7 +130,7 @@ func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures [
 	if w.alone {
 		return w.run(ctx, l, nil, p.duration)
 	}
-	l.services = chosen(l.all, w)
+	l.services, l.workers = chosen(l.all, w), max(1, w.workers)
 	r, err := s.start(ctx, l)
 	if err != nil {
 		return nil, err

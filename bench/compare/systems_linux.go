@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -132,8 +133,8 @@ func startSluice(ctx context.Context, l *lab, name, path string, flags ...string
 // until it serves. Its stop removes what it has written to the kernel.
 func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flags ...string) (*running, error) {
 	// What a change takes is measured, and not the rest that follows one.
-	p, err := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms",
-		"--iptables-min-sync-period", "0s"}, flags...)...).Launch()
+	p, err := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", strconv.Itoa(max(1, l.workers)),
+		"--drain-timeout", "100ms", "--iptables-min-sync-period", "0s"}, flags...)...).Launch()
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flag
 
 // proxy makes a process on the node, on the proxy's core.
 func (l *lab) proxy(ctx context.Context, name string, args ...string) *testbed.Cmd {
-	return command(ctx, l.tb.Node, l.cores.proxyList(), name, args...)
+	return command(ctx, l.tb.Node, l.proxyList(), name, args...)
 }
 
 // get asks an HTTP server on the node.
@@ -166,7 +167,7 @@ func (l *lab) get(ctx context.Context, url string) (string, error) {
 
 func startHAProxy(ctx context.Context, l *lab) (*running, error) {
 	file := filepath.Join(l.dir, "haproxy.cfg")
-	if err := os.WriteFile(file, []byte(haproxyConfig(l.services, l.connections())), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(haproxyConfig(l.services, l.workers, l.connections())), 0o644); err != nil {
 		return nil, err
 	}
 	return l.peer(ctx, "haproxy", l.proxy(ctx, "haproxy", "-db", "-f", file))
@@ -174,7 +175,7 @@ func startHAProxy(ctx context.Context, l *lab) (*running, error) {
 
 func startNginx(ctx context.Context, l *lab) (*running, error) {
 	file := filepath.Join(l.dir, "nginx.conf")
-	if err := os.WriteFile(file, []byte(nginxConfig(l.services, l.dir, streamModule(), l.connections())),
+	if err := os.WriteFile(file, []byte(nginxConfig(l.services, l.workers, l.dir, streamModule(), l.connections())),
 		0o644); err != nil {
 		return nil, err
 	}
@@ -196,7 +197,7 @@ func (l *lab) peer(ctx context.Context, name string, cmd *testbed.Cmd) (*running
 	}
 	r := &running{name: name, process: p}
 	r.stop = func() error {
-		p.Stop(syscall.SIGKILL)
+		p.Stop(syscall.SIGTERM) // nginx ends its workers, which would stay without it
 		return l.flush(nil)
 	}
 	err = until(ctx, name, func() bool { return p.Ended() || l.listens(ctx, name, p) })

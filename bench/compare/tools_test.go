@@ -113,12 +113,16 @@ func TestConfigurations(t *testing.T) {
 		text     string
 		has, not []string
 	}{
-		"manifests": {manifests(list), []string{"clusterIP: 10.96.0.10", "protocol: UDP", "addresses: [10.0.0.3]"}, nil},
-		"haproxy":   {haproxyConfig(list, 7920), []string{"maxconn 7920", "splice-auto", "bind :30080 ", "server s2 10.0.0.3:8080", "server s0 10.0.0.1:5201"}, []string{"30082", "10.0.0.2:5201"}},
-		"nginx":     {nginxConfig(list, "/d", "/m.so", 100), []string{"load_module /m.so;", "worker_connections 200;", "listen 30082 udp", "proxy_timeout 250ms", "server 10.0.0.3:8081;"}, []string{"10.0.0.2:53;"}},
-		"built in":  {nginxConfig(list, "/d", "", 100), []string{"stream {"}, []string{"load_module"}},
-		"relay":     {relay.String(), []string{":30080 10.0.0.1:8080,10.0.0.2:8080,10.0.0.3:8080", ":30084 10.0.0.1:53\n"}, nil},
-		"redirect":  {redirectRules(list), []string{"*nat\n", "-A PREROUTING -d 10.96.0.12/32 -p udp --dport 82 -j REDIRECT --to-ports 30082\n", "COMMIT\n"}, nil},
+		"manifests":   {manifests(list), []string{"clusterIP: 10.96.0.10", "protocol: UDP", "addresses: [10.0.0.3]"}, nil},
+		"haproxy":     {haproxyConfig(list, 1, 7920), []string{"maxconn 7920", "splice-auto", "bind :30080 ", "server s2 10.0.0.3:8080", "server s0 10.0.0.1:5201"}, []string{"30082", "10.0.0.2:5201"}},
+		"nginx":       {nginxConfig(list, 1, "/d", "/m.so", 100), []string{"load_module /m.so;", "worker_connections 200;", "listen 30082 udp", "proxy_timeout 250ms", "server 10.0.0.3:8081;"}, []string{"10.0.0.2:53;"}},
+		"built in":    {nginxConfig(list, 1, "/d", "", 100), []string{"stream {"}, []string{"load_module"}},
+		"one thread":  {haproxyConfig(list, 1, 100), []string{"nbthread 1\n"}, nil},
+		"two threads": {haproxyConfig(list, 2, 100), []string{"nbthread 2\n"}, nil},
+		"one worker":  {nginxConfig(list, 1, "/d", "", 100), []string{"master_process off;"}, []string{"worker_processes", "reuseport"}},
+		"two workers": {nginxConfig(list, 2, "/d", "", 100), []string{"worker_processes 2;", "listen 30080 reuseport backlog", "udp reuseport"}, []string{"master_process"}},
+		"relay":       {relay.String(), []string{":30080 10.0.0.1:8080,10.0.0.2:8080,10.0.0.3:8080", ":30084 10.0.0.1:53\n"}, nil},
+		"redirect":    {redirectRules(list), []string{"*nat\n", "-A PREROUTING -d 10.96.0.12/32 -p udp --dport 82 -j REDIRECT --to-ports 30082\n", "COMMIT\n"}, nil},
 		"dnat": {dnatRules(list), []string{
 			"-d 10.96.0.10/32 -p tcp --dport 80 -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.0.0.1:8080",
 			"--probability 0.5000000000 -j DNAT --to-destination 10.0.0.2:8080", "--dport 80 -j DNAT --to-destination 10.0.0.3:8080", "--dport 53 -j DNAT"}, nil},

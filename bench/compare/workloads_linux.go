@@ -33,6 +33,7 @@ type workload struct {
 	asked       bool     // only if a pattern names it
 	balances    bool     // it is for systems with several algorithms
 	quick       bool     // part of a quick run
+	workers     int      // of each proxy; 0 means 1
 	needs       []string // programs
 	run         work
 }
@@ -98,8 +99,8 @@ func workloads() []workload {
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
 			"question")})
-	return slices.Concat(all, stormWorkloads(), balanceWorkloads(), serviceWorkloads(), sctpWorkloads(),
-		offloadWorkloads())
+	return slices.Concat(all, openWorkloads(), workerWorkloads(), stormWorkloads(), balanceWorkloads(),
+		serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
 // missing names the programs that are not installed.
@@ -122,7 +123,8 @@ func costs(r *running, u usage, operations, scale float64, unit string) []figure
 	if r.process != nil {
 		out = append(out, figure{report.CPU, unit, u.process.Seconds() * scale / operations})
 	}
-	return append(out, figure{report.Core, unit, u.coreTime().Seconds() * scale / operations})
+	return append(out, figure{report.Core, unit, u.coreTime().Seconds() * scale / operations},
+		figure{report.All, unit, u.machineTime().Seconds() * scale / operations})
 }
 
 const micro = 1e6

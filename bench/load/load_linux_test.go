@@ -267,3 +267,22 @@ func TestWorker(t *testing.T) {
 		t.Errorf("%+v, want at most %.0f requests of %v", r, most, takes)
 	}
 }
+
+// TestOpenLoop: requests are due whether the ones before have been answered or not, and what they wait for that counts.
+func TestOpenLoop(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	testbed.Check(t, err)
+	defer ln.Close()
+	f, err := ln.(*net.TCPListener).File()
+	testbed.Check(t, err)
+	defer f.Close()
+	const takes = 10 * time.Millisecond // so that a half of 200 in a second are answered in it
+	role(t, RoleServe, ServeConfig{Kinds: []string{Sized}, Work: map[int]time.Duration{0: takes}}, f)
+	for _, poisson := range []bool{false, true} {
+		r := asked(t, AskConfig{Kind: KeepAlive, Addrs: []string{ln.Addr().String()}, Number: 1, Request: 64, Response: 200,
+			Rate: 200, Poisson: poisson, Duration: time.Second})
+		if r.Errors > 0 || r.Operations == 0 || r.Operations > 110 || r.Max < 300_000 {
+			t.Errorf("Poisson %v: %+v, want the last to have waited for those before, for about half a second", poisson, r)
+		}
+	}
+}

@@ -65,6 +65,11 @@ func ask(c AskConfig, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if c.Rate > 0 {
+		if err := exactTimers(); err != nil {
+			return fmt.Errorf("have exact timers: %w", err)
+		}
+	}
 	if err := m.run(r); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package load
 
 import (
 	"net/netip"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -50,6 +51,30 @@ func (p *poller) close(fd int) {
 // wait handles what there is, after a time at most.
 func (p *poller) wait(most time.Duration) error {
 	n, err := unix.EpollWait(p.fd, p.events[:], int(most/time.Millisecond))
+	return p.handle(n, err)
+}
+
+// waitUntil handles what there is, until a moment or after a time at most. It is exact to what the thread's timer slack
+// is (exactTimers).
+func (p *poller) waitUntil(moment int64, most time.Duration) error {
+	limit := unix.NsecToTimespec(min(max(0, moment-now()), int64(most)))
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])),
+		uintptr(len(p.events)), uintptr(unsafe.Pointer(&limit)), 0, 0)
+	if errno != 0 {
+		return p.handle(0, errno)
+	}
+	return p.handle(int(n), nil)
+}
+
+// exactTimers has the calling thread, which the goroutine keeps, wake up when it is due: usually the kernel takes 50 us
+// more to let what is due at about the same time wake it up once (PR_SET_TIMERSLACK, prctl(2)).
+func exactTimers() error {
+	runtime.LockOSThread()
+	return unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+}
+
+// handle handles what a wait has found.
+func (p *poller) handle(n int, err error) error {
 	if err == unix.EINTR {
 		return nil
 	}

@@ -60,10 +60,14 @@ type AskConfig struct {
 	Duration time.Duration
 	Patience time.Duration // after which a datagram counts as lost; 0 means 500 ms
 
-	// Rate is how many requests of KeepAlive, or connections of Short, are due in a second, evenly, whether the ones
-	// before have been answered or not. One that is due while all Number are busy waits, which counts as latency.
-	// 0: the next is due with the answer.
+	// Rate is how many requests of KeepAlive, or connections of Short, are due in a second, whether those before have
+	// been answered or not: an open loop. One that is due while all Number are busy waits, which counts as latency.
+	// 0: the next is due with the answer. It takes epoll_pwait2(2) of Linux 5.11.
 	Rate float64
+
+	// Poisson has them due as those of many independent clients, at the same times in each run, and not evenly: a queue
+	// in which nothing meets shows nothing.
+	Poisson bool
 }
 
 // Result is what a client has seen in the time to measure. Latencies are in

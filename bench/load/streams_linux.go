@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -92,14 +93,18 @@ func (s *streams) poll() error {
 	if s.config.Rate == 0 {
 		return s.wait(sweepEvery)
 	}
-	err := s.wait(time.Millisecond)
+	until := s.due
+	if len(s.idle) == 0 {
+		until = math.MaxInt64 // nothing that is due can begin but by an event
+	}
+	err := s.waitUntil(until, sweepEvery)
 	s.begin(now())
 	return err
 }
 
 // begin begins what is due, as far as there are connections for it.
 func (s *streams) begin(t int64) {
-	for ; s.due <= t && len(s.idle) > 0; s.due += int64(1e9 / s.config.Rate) {
+	for ; s.due <= t && len(s.idle) > 0; s.due += s.gap() {
 		c := s.idle[len(s.idle)-1]
 		s.idle = s.idle[:len(s.idle)-1]
 		if c.fd < 0 {
@@ -109,6 +114,15 @@ func (s *streams) begin(t int64) {
 			c.write()
 		}
 	}
+}
+
+// gap returns the time, in nanoseconds, from what is due to the next.
+func (s *streams) gap() int64 {
+	gap := 1e9 / s.config.Rate
+	if s.config.Poisson {
+		gap *= s.rng.ExpFloat64()
+	}
+	return int64(gap)
 }
 
 func (s *streams) warm(since int64) bool {

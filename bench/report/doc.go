@@ -4,6 +4,7 @@
 //
 // Metrics: cpu is the processor time of the proxy's process per unit of work, and core
 // the time that its core was not idle, which adds what the kernel does in interrupts
-// for no process in particular, and is the only figure for the kernel's own paths. rate
-// is work per second; p50, p99 and p99.9 are latencies; errors and lost are counts.
+// for no process in particular. machine is the time of all cores, with load and servers:
+// what the kernel's own paths cost is in the time of those who send. rate is work per second; p50,
+// p99 and p99.9 are latencies; errors and lost are counts.
 package report

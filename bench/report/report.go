@@ -15,6 +15,7 @@ const Ours = "sluice"
 const (
 	CPU    = "cpu"
 	Core   = "core"
+	All    = "machine"
 	Rate   = "rate"
 	P50    = "p50"
 	P99    = "p99"

@@ -168,7 +168,8 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 		fmt.Fprintf(&b, "- %s: %s\n", s.Name, s.Version)
 	}
 	b.WriteString("\n`x` is the system's figure divided by Sluice's of the same round, the median over the " +
-		"rounds.\n`cpu` is the processor time of the proxy's process, `core` the time its core was not idle.\n\n")
+		"rounds.\n`cpu` is the processor time of the proxy's process, `core` the time its core was not idle, " +
+		"`machine` the time of all cores.\n\n")
 	for _, p := range pictures {
 		fmt.Fprintf(&b, "![%s](%s)\n\n", strings.TrimSuffix(p, ".svg"), p)
 	}
