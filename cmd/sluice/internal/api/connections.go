@@ -31,6 +31,10 @@ const (
 	lookShare = 4
 	lookPause = lookShare * time.Duration(look.Budget)
 
+	// firstPage is how many connections the first page has, unless it is said: loops are looked at for a fifth of the
+	// time, so that a usual page takes tens of milliseconds, and a person waits for the first.
+	firstPage = 50
+
 	// mostClients bounds the clients that one request keeps apart.
 	mostClients = 65536
 
@@ -132,7 +136,11 @@ func (s *Sources) connections(q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(q, "limit", usualPage, largestPage)
+	usual := uint64(usualPage)
+	if !q.Has("continue") {
+		usual = firstPage
+	}
+	n, err := number(q, "limit", usual, largestPage)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func TestConnections(t *testing.T) {
 	s.Loops = 2
 	s.Servers = []Server{server, &udp.Server{Loops: loops, LB: s.LB},
 		&sctp.Server{Config: sctp.Config{Config: tcp.Config{Loops: loops, LB: s.LB}}}}
-	const n = 45
+	const n = firstPage + 15
 	var want []string
 	for range n {
 		c, err := net.Dial("tcp", addr.String())
@@ -90,11 +90,15 @@ func TestConnections(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) || pages < n/7 {
 		t.Errorf("%d pages have %q, want %q, %v", pages, got, want, err)
 	}
+	var page List[Connection]
+	if err := c.Get(t.Context(), "connections", nil, &page); err != nil || len(page.Items) != firstPage ||
+		page.Continue == "" {
+		t.Errorf("the first page has %d, continues at %q, %v", len(page.Items), page.Continue, err)
+	}
 	// A page of the process before begins nowhere in this one, and the whole list is asked for anew.
 	of := func(process int) string {
 		return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"Process":%d,"Server":0,"Loop":0,"From":0}`, process))
 	}
-	var page List[Connection]
 	err = c.Get(t.Context(), "connections", url.Values{"continue": {of(1)}}, &page)
 	if failure, ok := errors.AsType[*Error](err); !ok || failure.Code != http.StatusGone {
 		t.Errorf("a page of another process: %v", err)
