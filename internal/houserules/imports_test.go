@@ -102,7 +102,8 @@ var layers = []layer{
 		why: "it steers packets to sockets and must know neither the bytes nor the backends",
 	},
 	{
-		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter"}, tests: []string{"kernelmodes/lab"}, never: outside,
+		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter", "internal/shares"}, never: outside,
+		tests:  []string{"kernelmodes/lab"},
 		theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}),
 		why:    "it forwards in the kernel and must know no sockets of the proxy",
 	},

@@ -17,10 +17,14 @@
 // or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
 // is another endpoint, so that the client's next SYN is asked about again; in the first it is refused.
 // Whose reset it was the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct):
-// else each client is believed once in an interval (see package lb). Where the kernel has no events
+// else each client is believed once in an interval (see package lb). One Service, or one client, has a share only of the
+// flows that are known and the packets that are held (package shares). Where the kernel has no events
 // ([Server.Cannot]) flows are not in flight: least connections takes turns.
 //
-// Where a Service requests it (lb.Policies.Hold) and has no endpoint, the packet stays in the queue
+// A packet in the midst of a connection that conntrack does not know goes where the connection did, or a new one would,
+// and says nothing of its endpoint: else a client could have endpoints ejected that reset such packets.
+//
+// Where a Service requests it (lb.Policies.Hold) and has no endpoint, the packet stays in a queue of its own
 // until it has one. What a client sends meanwhile is dropped, and so is the packet at Close: the
 // client sends again, to the next process or to the rules, which refuse it.
 //
@@ -28,6 +32,7 @@
 // (Engine.Remember of kernelmodes/nftables); those of a process that is killed are chosen for anew.
 //
 // Goroutines: one for each queue and one for events, of the packages below; one looks at flows
-// that were not answered, one reads conntrack's table, and one lets held packets go. Close joins
+// that were not answered, one reads conntrack's table, and one lets held packets go, when
+// Wake says so or their time is over. Close joins
 // all.
 package queue

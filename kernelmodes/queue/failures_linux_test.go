@@ -129,31 +129,40 @@ func segment(from, to netip.AddrPort, flags byte, sequence uint32) []byte {
 	return b
 }
 
+// raw is a socket of the client's for segments.
+func (n *node) raw() (raw net.PacketConn) {
+	n.T.Helper()
+	n.Client.DoT(n.T, func() (err error) { raw, err = net.ListenPacket("ip4:tcp", n.Client.Addr4.String()); return err })
+	n.T.Cleanup(func() { _ = raw.Close() })
+	return raw
+}
+
+// send sends one.
+func (n *node) send(raw net.PacketConn, from, to netip.AddrPort, flags byte, sequence uint32) {
+	n.T.Helper()
+	_, err := raw.WriteTo(segment(from, to, flags, sequence), &net.IPAddr{IP: to.Addr().AsSlice()})
+	testbed.Check(n.T, err)
+}
+
 // TestClientResets: a client that resets what it has opened, which looks as if the endpoint had refused, has none ejected.
 func TestClientResets(t *testing.T) {
 	t.Parallel()
 	n, s, _ := failing(t, false, false, lb.Policies{})
 	n.filtered(n.Pods[0], false, "INPUT")
 	n.filtered(n.Pods[2], false, "INPUT")
-	var raw net.PacketConn
-	n.Client.DoT(t, func() (err error) { raw, err = net.ListenPacket("ip4:tcp", n.Client.Addr4.String()); return err })
-	defer raw.Close()
+	raw := n.raw()
 	to := s.Addresses[0].Addr
 	const syn, rst = 2, 4
 	resets := func(first uint16) {
 		for i := range uint16(30) {
 			from := netip.AddrPortFrom(n.Client.Addr4, first+i)
-			send := func(flags byte, sequence uint32) {
-				_, err := raw.WriteTo(segment(from, to, flags, sequence), &net.IPAddr{IP: to.Addr().AsSlice()})
-				testbed.Check(t, err)
-			}
-			send(syn, 0)
+			n.send(raw, from, to, syn, 0)
 			testbed.Eventually(t, "it has an entry", func() bool {
 				_, there, err := n.following.entries.Find(lb.TCP, from, to)
 				testbed.Check(t, err)
 				return there
 			})
-			send(rst, 1)
+			n.send(raw, from, to, rst, 1)
 			testbed.Within(t, 5*time.Second, "it has ended", func() bool { return n.Stats().Flows.Known == 0 })
 		}
 		if got := n.Balancer.OutlierStats(); got.Active+int64(got.Spared+got.Overflow) > 0 {

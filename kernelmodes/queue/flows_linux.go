@@ -1,10 +1,13 @@
 package queue
 
 import (
+	"hash/maphash"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -12,27 +15,32 @@ const (
 	// manyFlows is how many are known at the same time, in some 40 MB. Others are not in flight, as far as is known.
 	manyFlows = 1 << 18
 
-	// flowParts are for goroutines not to wait for each other.
+	// flowParts are for goroutines not to wait for each other. Each has its own shares, since the flows of a Service and
+	// of a client are spread evenly.
 	flowParts = 64
 
-	// manyOfService is how many of them one Service port may have.
-	manyOfService = manyFlows / 5 * 4
+	// moment is how long packets may be between the queues.
+	moment = int64(50 * time.Millisecond)
 )
+
+// flowSeed makes it a secret which flows are in one part: else a client could choose them, and fill that of others.
+var flowSeed = maphash.MakeSeed()
 
 // flowTable has the flows that have an endpoint of ours, until they have ended.
 type flowTable struct {
-	parts [flowParts]flowPart
+	parts  [flowParts]flowPart
+	shares shares.Shares
 
 	known atomic.Int64  // how many there are
 	young atomic.Int64  // how many are to be looked at
-	full  atomic.Uint64 // how many had no room
+	full  lacks         // how many had no room
 	wake  chan struct{} // has a value when the first is to be looked at
 }
 
 type flowPart struct {
 	mu    sync.Mutex
 	flows map[flowKey]flow
-	held  map[lb.ID]int // of each Service port
+	tally tally
 	young line
 }
 
@@ -52,12 +60,14 @@ type flow struct {
 	id        uint32  // of conntrack's entry; 0: no answer was seen
 	seen      uint32  // the last reading of conntrack's table that had it
 	missing   bool    // conntrack had no entry when it was looked at
+	held      bool    // its first packet was
 	patient   bool    // there is no other endpoint: it may take as long as it takes
 }
 
 // failed is what a flow has behind it.
 type failed struct {
 	tried    lb.Tried
+	last     netip.AddrPort
 	attempts int
 }
 
@@ -71,13 +81,35 @@ func (k *flowKey) ends() (client, asked netip.AddrPort) {
 
 func addrOf(b [16]byte) netip.Addr { return netip.AddrFrom16(b).Unmap() }
 
+// host returns whose share a flow is of: of IPv6 a client has a /64 to choose from (RFC 4291, 2.5.1).
+func (k *flowKey) host() (h host) {
+	h = k.client
+	if !addrOf(h).Is4() {
+		clear(h[len(h)/2:])
+	}
+	return h
+}
+
+// repeats reports whether a first packet is of a flow that was held and got its endpoint a moment ago: the client has
+// sent it again meanwhile.
+func (one *flow) repeats(now int64) bool {
+	return one.held && one.choice.Valid() && one.id == 0 && now-one.since < moment
+}
+
 // isUDP reports whether an answer is not to be expected within a time.
 func (k *flowKey) isUDP() bool { return k.protocol == lb.UDP }
 
 func (t *flowTable) part(k *flowKey) *flowPart {
-	h := uint32(k.clientPort) ^ uint32(k.clientPort>>8) ^ uint32(k.client[15])*31 ^ uint32(k.client[14])*7 ^
-		uint32(k.askedPort) ^ uint32(k.asked[15])*13
-	return &t.parts[h%flowParts]
+	return &t.parts[maphash.Comparable(flowSeed, *k)%flowParts]
+}
+
+// find returns a flow of the table.
+func (t *flowTable) find(k *flowKey) (one flow, ok bool) {
+	p := t.part(k)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one, ok = p.flows[*k]
+	return one, ok
 }
 
 // take takes a flow out of the table.
@@ -94,36 +126,33 @@ func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
 // remove does so for who holds p.mu.
 func (t *flowTable) remove(p *flowPart, k *flowKey, one *flow) {
 	delete(p.flows, *k)
-	id := one.admission.Service()
-	if p.held[id]--; p.held[id] == 0 {
-		delete(p.held, id)
-	}
+	p.tally.add(one.admission.Service(), k.host(), -1)
 	t.known.Add(-1)
 }
 
-// put adds a flow that is not in the table, to be looked at after a time, unless that is 0. False: there is no room, or
-// it is there.
-func (t *flowTable) put(k *flowKey, one *flow, look int64) bool {
-	p, id := t.part(k), one.admission.Service()
+// put adds a flow that is not in the table, to be looked at after a time, unless that is 0. Not enough: there is no
+// room, or its Service or client has its share. Nothing is done if the flow is there.
+func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack) {
+	p, id, client := t.part(k), one.admission.Service(), k.host()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, there := p.flows[*k]; there {
-		return false
+		return false, enough
 	}
-	if len(p.flows) >= manyFlows/flowParts || p.held[id] >= manyOfService/flowParts {
-		t.full.Add(1)
-		return false
+	if lack = p.tally.lacks(&t.shares, id, client, manyFlows/flowParts-int64(len(p.flows))); lack != enough {
+		t.full.add(lack)
+		return false, lack
 	}
 	if p.flows == nil {
-		p.flows, p.held = make(map[flowKey]flow), make(map[lb.ID]int)
+		p.flows = make(map[flowKey]flow)
 	}
 	p.flows[*k] = *one
-	p.held[id]++
+	p.tally.add(id, client, 1)
 	t.known.Add(1)
 	if look > 0 {
 		t.look(p, &glance{*k, one.since, one.since + look})
 	}
-	return true
+	return true, enough
 }
 
 // look has a flow be looked at. The caller holds p.mu.

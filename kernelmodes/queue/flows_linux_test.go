@@ -14,8 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -324,30 +326,106 @@ func TestReusedPorts(t *testing.T) {
 	}
 }
 
-// TestShare: one Service cannot have all flows that there is room for, and what has no room is not in flight.
+// TestShare: neither a Service nor a client can have all flows that there is room for, and what has no room is not in
+// flight; it goes on, unless its Service has a limit of connections.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 1})
 	one, other := n.echoing(lb.UDP, false, lb.Policies{}), n.echoing(lb.UDP, true, lb.Policies{})
-	n.Sync(one, other)
-	ask := func(s *lb.Service, client netip.Addr, count int) {
+	limited := n.echoing(lb.TCP, false, lb.Policies{MaxConnections: 1 << 30})
+	limited.Name, one.Name, other.Name = "limited", "one", "other"
+	n.Sync(one, other, limited)
+	ask := func(s *lb.Service, client netip.Addr, count int) (dropped int) {
 		for i := range count {
-			n.decide(&nfqueue.Packet{Protocol: unix.IPPROTO_UDP, Client: netip.AddrPortFrom(client, uint16(i)),
-				Asked: s.Addresses[0].Addr})
+			v := n.decide(&nfqueue.Packet{Protocol: netfilter.ProtocolNumber(s.Protocol),
+				Client: netip.AddrPortFrom(client, uint16(i)), Asked: s.Addresses[0].Addr})
+			if v.Action == nfqueue.Drop {
+				dropped++
+			}
 		}
+		return dropped
 	}
+	has := func(s *lb.Service, percent, of uint64) uint64 {
+		t.Helper()
+		got := n.inFlight(s)[0]
+		if want := of * percent / 100; got > want*101/100 || got < want*95/100 {
+			t.Errorf("%s: %d in flight, want %d of %d", s.Name, got, want, of)
+		}
+		return got
+	}
+	n.following.shares = shares.Shares{Service: 80, Client: 10}
+	ask(&one, n.Client.Addr4, 1<<16)
+	first := has(&one, 10, manyFlows)
 	addr := n.Client.Addr4
-	for range manyFlows >> 16 {
-		ask(&one, addr, 1<<16)
+	for range 64 {
 		addr = addr.Next()
+		ask(&one, addr, 1<<14)
 	}
-	got := n.inFlight(&one)[0]
-	if got > manyOfService || got < manyOfService*9/10 || n.Stats().Flows.Known != int64(got) {
-		t.Errorf("%d in flight, want %d; %+v", got, manyOfService, n.Stats().Flows)
+	all := has(&one, 80, manyFlows)
+	if lacks := n.Stats().Flows.Lacks; lacks.Client < 1<<16-first || lacks.Service == 0 || lacks.Room > 0 {
+		t.Errorf("%+v", lacks)
 	}
-	ask(&other, n.Client.Addr6, 1000)
-	if got := n.inFlight(&other)[0]; got != 1000 {
-		t.Errorf("of another Service %d in flight, want 1000", got)
+	if view, _ := n.Balancer.View(one.ID); view.Stats.OverShare != n.Stats().Flows.Lacks.Service {
+		t.Errorf("%d times over its share, want %+v", view.Stats.OverShare, n.Stats().Flows.Lacks)
+	}
+	addr = n.Client.Addr6
+	ask(&other, addr, 1<<14)
+	has(&other, 10, manyFlows-all)
+	next := addr.As16()
+	next[15]++
+	before := n.inFlight(&other)[0]
+	ask(&other, netip.AddrFrom16(next), 100) // of the same host, as far as is known
+	if got := n.inFlight(&other)[0] - before; got > 50 {
+		t.Errorf("a client has %d flows more by another address", got)
+	}
+	if dropped := ask(&limited, n.Client.Addr4, 100); dropped < 50 {
+		t.Errorf("%d of 100 connections without room were dropped", dropped)
+	}
+	if got := n.Stats().Limited; got == 0 {
+		t.Errorf("%d limited", got)
+	}
+}
+
+// TestStray: a packet in the midst of a connection that conntrack has forgotten goes where the connection did, if that is
+// known, and what becomes of it is held against no endpoint.
+func TestStray(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 4})
+	n.Balancer.Outlier = lb.DefaultOutlier
+	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s.Backends = s.Backends[:3]
+	n.Sync(s)
+	var all [3]*testbed.Talker
+	for i := range all { // from a pod: what is masqueraded gets another port
+		c, err := n.Pods[3].Dial(t.Context(), "tcp", s.Addresses[0].Addr.String())
+		testbed.Check(t, err)
+		defer c.Close()
+		all[i] = &testbed.Talker{T: t, Conn: c}
+		all[i].Echoes()
+	}
+	testbed.Eventually(t, "their answers are heard of", func() bool { return n.Stats().Flows.Answered == 3 })
+	testbed.Check(t, n.following.events.Only(nil)) // it is not heard of
+	n.Node.Run(t, "conntrack", "-D", "-p", "tcp")
+	for _, c := range all {
+		c.Echoes()
+	}
+	testbed.Check(t, n.following.events.All())
+	if got := n.Stats(); got.Strays != 3 || got.Chosen != 3 {
+		t.Errorf("%+v, want three strays", got)
+	}
+	raw := n.raw()
+	const ack, count = 16, 30
+	for i := range uint16(count) {
+		n.send(raw, netip.AddrPortFrom(n.Client.Addr4, 20000+i), s.Addresses[0].Addr, ack, 1)
+	}
+	testbed.Eventually(t, "each is asked about", func() bool { return n.Stats().Strays >= 3+count })
+	testbed.Eventually(t, "each is reset", func() bool {
+		return !strings.Contains(n.Node.Run(t, "conntrack", "-L", "-p", "tcp"), "sport=200")
+	})
+	n.open(&s, 3)
+	if got := n.Balancer.OutlierStats(); got.Active+int64(got.Spared+got.Overflow) > 0 || n.Stats().Flows.Refused > 0 {
+		t.Errorf("%+v; %+v; want no failure", got, n.Stats().Flows)
 	}
 }
 

@@ -118,15 +118,28 @@ func notify(c chan struct{}) {
 	}
 }
 
-// keep keeps a flow that has an endpoint. One that has no room is not in flight.
-func (s *Server) keep(k *flowKey, one *flow) {
+// keep keeps a flow that has an endpoint. One that has no room is not in flight; false: it must not go on, since it
+// would be beyond what its Service allows.
+func (s *Server) keep(k *flowKey, one *flow) (ok bool) {
 	look := firstLook
 	if k.isUDP() {
 		look = 0
 	}
-	if s.following.cannot != nil || !s.following.put(k, one, look) {
+	if s.following.cannot != nil {
 		one.end(k)
+		return true
 	}
+	done, lack := s.following.put(k, one, look)
+	if done {
+		return true
+	}
+	p := one.choice.Policies()
+	limited := !k.isUDP() && (p.MaxConnections > 0 || p.MaxClientConnections > 0 || p.MaxEndpointConnections > 0)
+	if lack == ofService {
+		s.Balancer.ExceedsShare(one.admission.Service(), 1)
+	}
+	one.end(k)
+	return lack == enough || !limited
 }
 
 // handle takes an event.

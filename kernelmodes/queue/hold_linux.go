@@ -10,17 +10,15 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// While a Service has no endpoint that requests it (lb.Policies.Hold) the first packet of a flow stays in the kernel's
-// queue. It goes on when the Balancer has an endpoint and the kernel has its number, those first that came first; and
+// While a Service has no endpoint that requests it (lb.Policies.Hold) the first packet of a flow stays in the kernel, in
+// a queue of its own: the kernel looks through all that is in a queue for the packet of a verdict. It goes on when the
+// Balancer has an endpoint and the kernel has its number, of which [Server.Wake] says, those first that came first; and
 // without one when it has waited for long enough, so that rules refuse it.
 
 const (
-	// manyHeld is how many packets stay at the same time, of all Services.
-	manyHeld = 4096
-
-	// holdEvery is how often it is looked whether there is an endpoint. Balancer and kernel learn of one at different
-	// times, and of some in neither way.
-	holdEvery = 20 * time.Millisecond
+	// manyHeld is how many packets stay at the same time, of all Services, and longestHeld how many bytes one may have.
+	manyHeld    = 4096
+	longestHeld = 2048
 )
 
 // holding has the packets that stay.
@@ -28,10 +26,13 @@ type holding struct {
 	mu    sync.Mutex
 	list  []*waiting // as they came
 	by    map[flowKey]bool
-	ended bool
+	tally tally
+	next  int64 // when the first has waited for long enough
 
+	ended                atomic.Bool
 	held                 atomic.Int64
 	holds, full, expired atomic.Uint64
+	lacks                lacks
 
 	wake, stop chan struct{}
 	all        sync.WaitGroup
@@ -50,7 +51,8 @@ type waiting struct {
 // startHolding begins to let packets go.
 func (s *Server) startHolding() {
 	h := &s.holding
-	h.wake, h.stop, h.ended = make(chan struct{}, 1), make(chan struct{}), false
+	h.wake, h.stop = make(chan struct{}, 1), make(chan struct{})
+	h.ended.Store(false)
 	h.all.Go(s.holdOn)
 }
 
@@ -65,11 +67,18 @@ func (s *Server) endHolding() {
 	h.stop = nil
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ended = true
+	h.ended.Store(true)
 	for _, w := range h.list {
 		s.letGo(w, nfqueue.Drop, 0)
 	}
 	h.list, h.by = nil, nil
+}
+
+// Wake says that the Balancer, or the engines, have endpoints now that they did not have. Any goroutine may call it.
+func (s *Server) Wake() {
+	if s.holding.held.Load() > 0 {
+		notify(s.holding.wake)
+	}
 }
 
 // waits reports whether the first packet of a flow stays already: the client has sent another.
@@ -83,10 +92,19 @@ func (s *Server) waits(k *flowKey) bool {
 	return h.by[*k]
 }
 
-// hold has a packet stay for which there is no endpoint. False: its Service does not request that, or too many do.
-func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet) bool {
+// mayHold reports whether a packet may stay for which there is no endpoint.
+func (s *Server) mayHold(f *lb.Flow) bool {
+	return !s.holding.ended.Load() && s.Balancer.Policies(f.Frontend).Hold > 0
+}
+
+// hold has a packet stay for which there is no endpoint, or none that the kernel has yet, which it has soon unless there
+// are too many. False: its Service does not request that, or too many do.
+func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet, soon bool) bool {
 	h := &s.holding
 	place, wait, full := s.Balancer.Hold(f, f.Now)
+	if soon {
+		wait = min(wait, int64(time.Second))
+	}
 	if full {
 		h.full.Add(1)
 	}
@@ -95,8 +113,14 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ended || len(h.list) >= manyHeld {
-		h.full.Add(1)
+	id, lack := place.Service(), room
+	if !h.ended.Load() && p.Bytes <= longestHeld {
+		lack = h.tally.lacks(&s.Shares, id, k.host(), manyHeld-int64(len(h.list)))
+	}
+	if lack != enough {
+		if h.lacks.add(lack); lack == ofService {
+			s.Balancer.ExceedsShare(id, 1)
+		}
 		place.Refused()
 		place.End()
 		return false
@@ -107,8 +131,10 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet) bool {
 		h.by = make(map[flowKey]bool)
 	}
 	h.list, h.by[*k] = append(h.list, w), true
+	h.tally.add(id, k.host(), 1)
 	h.holds.Add(1)
-	if h.held.Add(1) == 1 {
+	h.held.Add(1)
+	if len(h.list) == 1 || w.until < h.next || s.Balancer.Ends(f) { // or since the Pick, and too soon for Wake to see it
 		notify(h.wake)
 	}
 	return true
@@ -117,31 +143,31 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet) bool {
 // holdOn lets packets go until the server ends.
 func (s *Server) holdOn() {
 	h := &s.holding
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		if h.held.Load() == 0 {
-			select {
-			case <-h.stop:
-				return
-			case <-h.wake:
-			}
-			continue
-		}
 		select {
 		case <-h.stop:
 			return
-		case <-time.After(holdEvery):
-			s.release()
+		case <-h.wake:
+		case <-timer.C:
+		}
+		if next := s.release(); next > 0 {
+			timer.Reset(time.Duration(max(0, next-s.Now())))
+		} else {
+			timer.Stop()
 		}
 	}
 }
 
-// release lets those packets go whose wait is over.
-func (s *Server) release() {
+// release lets those packets go whose wait is over, and returns when to call it again at the latest; 0: none is left.
+func (s *Server) release() (next int64) {
 	h := &s.holding
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var later map[lb.Frontend]bool // those that came later have to wait, too
 	h.list = slices.DeleteFunc(h.list, func(w *waiting) bool {
+		id := w.place.Service()
 		over := !later[w.flow.Frontend] && s.over(w)
 		if !over {
 			if later == nil {
@@ -152,9 +178,14 @@ func (s *Server) release() {
 		}
 		if over {
 			delete(h.by, w.key)
+			h.tally.add(id, w.key.host(), -1)
+		} else if next == 0 || w.until < next {
+			next = w.until
 		}
 		return over
 	})
+	h.next = next
+	return next
 }
 
 // over lets a packet go if there is an endpoint for it.
@@ -163,15 +194,18 @@ func (s *Server) over(w *waiting) bool {
 	if !s.Balancer.Ends(&w.flow) {
 		return false
 	}
-	var one flow
+	one := flow{held: true}
 	number, err := s.choose(&w.flow, &one)
 	switch {
 	case number != 0:
-		s.chosen.Add(1)
-		s.keep(&w.key, &one)
-		s.letGo(w, nfqueue.Accept, number)
+		action, count := nfqueue.Accept, &s.chosen
+		if !s.keep(&w.key, &one) {
+			action, count = nfqueue.Drop, &s.limited
+		}
+		count.Add(1)
+		s.letGo(w, action, number)
 		return true
-	case err == nil, err == lb.ErrNoBackend: //nolint:errorlint // it is never wrapped
+	case waits(err):
 		one.end(&w.key) // the kernel has no number yet, or it has gone again
 		return false
 	}

@@ -106,6 +106,42 @@ func TestHoldDatagrams(t *testing.T) {
 	}
 }
 
+// TestHoldShare: one client cannot have all packets that may stay, nor can long ones, and others go on meanwhile.
+func TestHoldShare(t *testing.T) {
+	t.Parallel()
+	const many = 500
+	n := newNode(t, testbed.Config{Pods: 1})
+	n.Shares.Client = 10
+	s := lab.Simple("dns", lab.VIP(false, 1).String(), 53, lb.UDP)
+	s.Policies = &lb.Policies{Hold: int64(testbed.Patience), HoldConnections: 2 * manyHeld}
+	served := lab.Simple("served", lab.VIP(false, 2).String(), 53, lb.UDP, n.Serving(1, lb.UDP, false, 8054)...)
+	n.Sync(s, served)
+	ask := func(from *testbed.Host, bytes int) {
+		c, err := from.Dial(t.Context(), "udp", s.Addresses[0].Addr.String())
+		testbed.Check(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = c.Write(make([]byte, bytes))
+		testbed.Check(t, err)
+	}
+	for range many {
+		ask(n.Client, 1)
+	}
+	testbed.Eventually(t, "each is judged", func() bool {
+		got := n.Stats().Holds
+		return got.All+got.Lacks.Client == many
+	})
+	if got := n.Stats().Holds; got.Held != manyHeld/10 {
+		t.Errorf("%+v, want %d of one client", got, manyHeld/10)
+	}
+	ask(n.Pods[0], 1)
+	testbed.Eventually(t, "another client has its place", func() bool { return n.Stats().Holds.Held == manyHeld/10+1 })
+	ask(n.Pods[0], 4*longestHeld)
+	testbed.Eventually(t, "a long packet does not stay", func() bool { return n.Stats().Holds.Lacks.Room == 1 })
+	if got := lab.Ask(n.Client, lb.UDP, served.Addresses[0].Addr); !strings.HasPrefix(got, n.Pods[0].Name) {
+		t.Errorf("another Service: %q", got)
+	}
+}
+
 // TestHoldEnds: a client that has waited for long enough is refused, and so are one that does not wait, since its
 // Service does not request it or as many do as may, and those that wait when the server ends.
 func TestHoldEnds(t *testing.T) {

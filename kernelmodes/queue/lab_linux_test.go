@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
@@ -28,6 +29,7 @@ func newServer() *Server {
 	return &Server{
 		Balancer: new(lb.Balancer), Ask: ask, Now: func() int64 { return int64(time.Since(epoch)) },
 		Asks:    func(lb.ID) bool { return true },
+		Shares:  shares.Shares{Service: 80, Client: 90},
 		Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
 	}
 }
@@ -61,6 +63,7 @@ func (e engine) Sync(ctx context.Context, d lb.Delta, about lb.Node) error {
 	table, _, err := new(lb.Table).Next(d.Added, about)
 	if err == nil {
 		e.Balancer.Update(table)
+		e.Wake()
 	}
 	return err
 }

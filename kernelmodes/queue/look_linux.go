@@ -83,6 +83,8 @@ func (s *Server) lookAtOne(g *glance, one *flow) {
 		s.giveUp(g)
 	case e.Status&conntrack.SeenReply != 0:
 		s.learn(&e, over(&e), 0)
+	case k.protocol == lb.TCP && e.State != conntrack.TCPSynSent: // it began with no SYN
+		s.giveUp(g)
 	default:
 		s.fail(g, one, &e)
 	}
@@ -148,6 +150,7 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 			one.failed = new(failed)
 		}
 		one.failed.tried.Add(choice)
+		one.failed.last = choice.Backend()
 		one.failed.attempts++
 		one.since = s.Now()
 		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -41,11 +42,14 @@ type Server struct {
 	// server starts, and after Read. nil: none is.
 	Asks func(lb.ID) bool
 
-	queues    *nfqueue.Queues
-	following following
-	holding   holding
+	// Shares bound what one Service and one client have of the flows that are known, and of the packets that are held.
+	Shares shares.Shares
 
-	chosen, unknown, no, limited, undecided atomic.Uint64
+	queues, held *nfqueue.Queues // held: of packets that stay, which the kernel looks through at each verdict
+	following    following
+	holding      holding
+
+	chosen, unknown, no, limited, undecided, strays, repeated atomic.Uint64
 }
 
 // Stats count what a server was asked. It may be called by any goroutine.
@@ -56,6 +60,7 @@ type Stats struct {
 	Unknown   uint64 // the kernel does not have the endpoint that was chosen yet
 	Undecided uint64 // held packets whose verdict was not taken
 	Limited   uint64 // dropped, since the endpoints, the Service or the client have as many connections as they may
+	Strays    uint64 // in the midst of connections that the kernel does not know: they went where new ones would
 	Flows     FlowStats
 	Holds     HoldStats
 }
@@ -64,14 +69,15 @@ type Stats struct {
 type HoldStats struct {
 	Held    int64  // now
 	All     uint64 // until now
-	Full    uint64 // could not: as many did as may
+	Full    uint64 // could not: as many of the Service did as it allows
+	Lacks   Lacks  // could not for other reasons
 	Expired uint64 // have gone on without an endpoint
 }
 
 // FlowStats count what is known of flows that the kernel forwards.
 type FlowStats struct {
-	Known    int64  // now
-	Full     uint64 // had no room among these
+	Known    int64 // now
+	Lacks    Lacks // had no room among these
 	Answered uint64
 	Refused  uint64 // by a reset as the first answer, or left so by the client where the kernel does not count packets
 	Silent   uint64 // endpoints that have not answered in time
@@ -84,9 +90,16 @@ type FlowStats struct {
 // error wraps syscall.EPERM. Rules that ask are to be written afterwards: a kernel may have events of those flows only
 // that began while anyone listened.
 func (s *Server) Start() (err error) {
+	s.following.shares = s.Shares
 	s.following.cannot = s.follow()
 	s.startHolding()
-	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
+	s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld)
+	if err == nil {
+		if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
+			err = errors.Join(err, s.held.Close())
+		}
+	}
+	if err != nil {
 		s.endHolding()
 		return errors.Join(err, s.unfollow())
 	}
@@ -101,11 +114,16 @@ func (s *Server) Stats() Stats {
 	f, h := &s.following, &s.holding
 	stats := Stats{
 		Queues: s.queues.Stats(), Chosen: s.chosen.Load(), None: s.no.Load(), Unknown: s.unknown.Load(),
-		Limited: s.limited.Load(), Undecided: s.undecided.Load(),
-		Flows: FlowStats{Known: f.known.Load(), Full: f.full.Load(), Answered: f.answered.Load(),
+		Limited: s.limited.Load(), Undecided: s.undecided.Load(), Strays: s.strays.Load(),
+		Flows: FlowStats{Known: f.known.Load(), Lacks: f.full.load(), Answered: f.answered.Load(),
 			Refused: f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
-		Holds: HoldStats{Held: h.held.Load(), All: h.holds.Load(), Full: h.full.Load(), Expired: h.expired.Load()},
+		Holds: HoldStats{Held: h.held.Load(), All: h.holds.Load(), Full: h.full.Load(), Expired: h.expired.Load(),
+			Lacks: h.lacks.load()},
 	}
+	held := s.held.Stats()
+	stats.Queues.Missed += held.Missed
+	stats.Queues.Late += held.Late
+	stats.Queues.Repeated += s.repeated.Load()
 	if f.cannot == nil {
 		events := f.events.Stats()
 		stats.Flows.Events, stats.Flows.Lost = events.Handled, events.Lost
@@ -116,11 +134,16 @@ func (s *Server) Stats() Stats {
 // Close answers what has come, drops what is held, and ends. From then on the kernel chooses, and no flow is in flight.
 func (s *Server) Close() error {
 	s.endHolding()
-	return errors.Join(s.queues.Close(), s.unfollow())
+	return errors.Join(s.queues.Close(), s.held.Close(), s.unfollow())
 }
 
 // decide chooses for one flow. It allocates nothing.
-func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
+func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict { return s.judge(p, false) }
+
+// decideHeld does so for one that may stay.
+func (s *Server) decideHeld(p *nfqueue.Packet) nfqueue.Verdict { return s.judge(p, true) }
+
+func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 	f := lb.Flow{
 		Frontend: lb.Frontend{Protocol: netfilter.ProtocolOf(p.Protocol), Addr: p.Asked},
 		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(),
@@ -129,7 +152,18 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	if s.waits(&k) {
 		return nfqueue.Verdict{Action: nfqueue.Drop}
 	}
-	one, known := s.following.take(&k)
+	v := nfqueue.Verdict{Action: nfqueue.Accept, Mark: p.Mark &^ s.Ask.Mask}
+	if p.Stray {
+		v.Mark |= s.stray(&k, &f)
+		return v
+	}
+	one, known := s.following.find(&k)
+	if known && one.repeats(f.Now) {
+		s.repeated.Add(1)
+		v.Mark |= s.engine(&f).Number(one.choice.Backend())
+		return v
+	}
+	one, known = s.following.take(&k)
 	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
 		one.end(&k)
 		one = flow{}
@@ -137,26 +171,59 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	if one.failed != nil {
 		f.Tried = &one.failed.tried
 	}
-	v := nfqueue.Verdict{Action: nfqueue.Accept, Mark: p.Mark &^ s.Ask.Mask}
 	number, err := s.choose(&f, &one)
 	switch {
 	case number != 0:
-		s.chosen.Add(1)
 		v.Mark |= number
-		s.keep(&k, &one)
+		if s.keep(&k, &one) {
+			s.chosen.Add(1)
+			return v
+		}
+		s.limited.Add(1)
+		v.Action = nfqueue.Drop
 		return v
-	case err == nil:
-		s.unknown.Add(1)
 	case limits(err):
 		s.limited.Add(1)
 		v.Action = nfqueue.Drop // the client sends it again
-	case err == lb.ErrNoBackend && s.hold(&k, &f, p): //nolint:errorlint // it is never wrapped
+	case waits(err) && !holds && s.mayHold(&f):
+		v = nfqueue.Verdict{Action: nfqueue.To(s.Ask.First + s.Ask.Count), Mark: p.Mark}
+	case waits(err) && holds && s.hold(&k, &f, p, err == nil):
 		v.Action = nfqueue.Hold
+	case err == nil:
+		s.unknown.Add(1)
 	default:
 		s.no.Add(1)
 	}
 	one.end(&k)
 	return v
+}
+
+// stray returns the number of the endpoint of a packet in the midst of a connection that conntrack does not know: its
+// entry has gone, or it took another node before. It goes where its flow did, as far as that is known, and else where a
+// new one would, which may be the same endpoint by hash or affinity. It is not in flight, and what becomes of it says
+// nothing of the endpoint: one that does not know it resets it.
+func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
+	s.strays.Add(1)
+	if one, known := s.following.find(k); known && one.choice.Valid() {
+		return s.engine(f).Number(one.choice.Backend())
+	} else if known && one.failed != nil {
+		return s.engine(f).Number(one.failed.last)
+	}
+	choice, err := s.Balancer.Pick(*f)
+	if err != nil {
+		return 0
+	}
+	number = s.engine(f).Number(choice.Backend())
+	choice.Done(nil)
+	return number
+}
+
+// engine returns that of the family of a flow.
+func (s *Server) engine(f *lb.Flow) *nftables.Engine {
+	if f.Client.Is6() {
+		return s.Engines[1]
+	}
+	return s.Engines[0]
 }
 
 // choose chooses an endpoint, of which it returns the number; 0: the kernel does not have it yet.
@@ -172,12 +239,13 @@ func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
 			return 0, lb.ErrNoService
 		}
 	}
-	engine := s.Engines[0]
-	if f.Client.Is6() {
-		engine = s.Engines[1]
-	}
 	to.since = f.Now
-	return engine.Number(to.choice.Backend()), nil
+	return s.engine(f).Number(to.choice.Backend()), nil
+}
+
+// waits reports whether there is no endpoint, or, without an error, the kernel does not have it yet.
+func waits(err error) bool {
+	return err == nil || err == lb.ErrNoBackend //nolint:errorlint // it is never wrapped
 }
 
 // limits reports whether an error says that there are as many connections as may be.

@@ -207,7 +207,7 @@ func (q *queue) take(b []byte) {
 	}
 }
 
-// judge appends the verdict of one packet. What is not understood is let through.
+// judge appends the verdict of one packet. One that hides its ports is dropped: with it a client would pass its limits.
 func (q *queue) judge(attrs []byte) {
 	var payload []byte
 	var id, mark uint32
@@ -231,7 +231,7 @@ func (q *queue) judge(attrs []byte) {
 	q.missed.Add(uint64(id - q.last - 1))
 	q.last = id
 	q.packet.Mark, q.packet.Ticket = mark, Ticket{}
-	v := Verdict{Accept, mark}
+	v := Verdict{Action: Drop}
 	if q.packet.parse(payload) {
 		v = q.again(id)
 	} else {

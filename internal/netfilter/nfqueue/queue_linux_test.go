@@ -293,23 +293,87 @@ func serve(t *testing.T, h *testbed.Host, network, at string) {
 	}()
 }
 
+// TestExtensionHeaders: a packet of IPv6 is asked about whatever headers precede its ports, and does not get around that
+// by more of them than are read.
+func TestExtensionHeaders(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	addr := loopback(true)
+	at := func(p uint16) string { return netip.AddrPortFrom(addr, p).String() }
+	serve(t, h, "udp", at(1000))
+	serve(t, h, "udp", at(1001))
+	h.DoT(t, func() error { rules(t, true, map[uint32]uint16{1: 1001}); return nil })
+	var q *Queues
+	h.DoT(t, func() (err error) {
+		q, err = Open(7, 2, func(p *Packet) Verdict { return Verdict{Accept, p.Mark | 1<<16} })
+		return err
+	})
+	for _, test := range []struct {
+		size int // of the options
+		want string
+	}{{8, "1001"}, {192, "1001"}, {264, ""}} {
+		c, err := h.Dial(t.Context(), "udp", at(port))
+		testbed.Check(t, err)
+		defer c.Close()
+		options := make([]byte, test.size)
+		options[1] = byte(test.size/8 - 1)
+		const unknown = 0x1e // an option that is for experiments, and is passed over
+		for at := 2; at < test.size; at += 2 + int(options[at+1]) {
+			options[at], options[at+1] = unknown, byte(min(test.size-at-2, 200))
+		}
+		raw, err := c.(syscall.Conn).SyscallConn()
+		testbed.Check(t, err)
+		testbed.Check(t, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_IPV6, unix.IPV6_DSTOPTS, string(options))
+		}))
+		testbed.Check(t, err)
+		_, err = c.Write([]byte("?"))
+		testbed.Check(t, err)
+		if test.want == "" {
+			testbed.Eventually(t, "it is dropped", func() bool { return q.Stats().Odd == 1 })
+			testbed.Check(t, c.SetDeadline(time.Now().Add(50*time.Millisecond)))
+		} else {
+			testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
+		}
+		b := make([]byte, 64)
+		if n, err := c.Read(b); string(b[:n]) != test.want {
+			t.Errorf("%d bytes of options: %q, %v, want %q", test.size, b[:n], err, test.want)
+		}
+	}
+	testbed.Check(t, q.Close())
+}
+
 // TestParse: headers that are short or have options are read as they are, and nothing reads beyond them.
 func TestParse(t *testing.T) {
-	v4 := append([]byte{0x46, 19: 0, 23: 0}, 0x12, 0x34, 0, port)
-	v4[9] = unix.IPPROTO_UDP
-	copy(v4[12:], []byte{192, 0, 2, 1, 192, 0, 2, 2})
-	v6 := append([]byte{0x60, 39: 0}, 0x12, 0x34, 0, port)
-	v6[6] = unix.IPPROTO_SCTP
-	copy(v6[8:], netip.MustParseAddr("2001:db8::1").AsSlice())
-	copy(v6[24:], netip.MustParseAddr("2001:db8::2").AsSlice())
+	at, to := netip.MustParseAddrPort("192.0.2.1:4660"), netip.MustParseAddrPort("192.0.2.2:80")
+	at6, to6 := netip.MustParseAddrPort("[2001:db8::1]:4660"), netip.MustParseAddrPort("[2001:db8::2]:80")
+	ports := []byte{0x12, 0x34, 0, port}
+	v4 := func(protocol byte, rest ...byte) []byte { // with options
+		b := append([]byte{0x46, 3: 99, 9: protocol, 23: 0}, ports...)
+		copy(b[12:], append(at.Addr().AsSlice(), to.Addr().AsSlice()...))
+		return append(b, rest...)
+	}
+	v6 := func(protocol byte, headers []byte, rest ...byte) []byte {
+		b := append(append([]byte{0x60, 5: 99, 6: protocol, 39: 0}, headers...), ports...)
+		copy(b[8:], append(at6.Addr().AsSlice(), to6.Addr().AsSlice()...))
+		return append(b, rest...)
+	}
+	tcp := func(flags byte) []byte { return []byte{9: flags} }
+	sctp := func(chunk byte) []byte { return []byte{8: chunk} }
+	const udp, syn, ack = unix.IPPROTO_UDP, 2, 16
+	every := []byte{unix.IPPROTO_ROUTING, 0, 7: 0, unix.IPPROTO_FRAGMENT, 1, 23: 0, unix.IPPROTO_DSTOPTS, 0, 0, 1, 31: 0,
+		unix.IPPROTO_AH, 0, 39: 0, unix.IPPROTO_TCP, 1, 51: 0}
 	for _, test := range []struct {
 		b    []byte
 		want Packet
 	}{
-		{v4, Packet{unix.IPPROTO_UDP, netip.MustParseAddrPort("192.0.2.1:4660"),
-			netip.MustParseAddrPort("192.0.2.2:80"), 0, Ticket{}}},
-		{v6, Packet{unix.IPPROTO_SCTP, netip.MustParseAddrPort("[2001:db8::1]:4660"),
-			netip.MustParseAddrPort("[2001:db8::2]:80"), 0, Ticket{}}},
+		{v4(udp), Packet{Protocol: udp, Client: at, Asked: to, Bytes: 99}},
+		{v4(unix.IPPROTO_TCP, tcp(syn)...), Packet{Protocol: unix.IPPROTO_TCP, Client: at, Asked: to, Bytes: 99}},
+		{v4(unix.IPPROTO_TCP, tcp(ack)...), Packet{Protocol: unix.IPPROTO_TCP, Client: at, Asked: to, Bytes: 99, Stray: true}},
+		{v6(unix.IPPROTO_SCTP, nil, sctp(1)...), Packet{Protocol: unix.IPPROTO_SCTP, Client: at6, Asked: to6, Bytes: 99}},
+		{v6(unix.IPPROTO_SCTP, nil, sctp(0)...),
+			Packet{Protocol: unix.IPPROTO_SCTP, Client: at6, Asked: to6, Bytes: 99, Stray: true}},
+		{v6(unix.IPPROTO_HOPOPTS, every, tcp(syn)...),
+			Packet{Protocol: unix.IPPROTO_TCP, Client: at6, Asked: to6, Bytes: 99}},
 	} {
 		var p Packet
 		if !p.parse(test.b) || p != test.want {
@@ -319,6 +383,14 @@ func TestParse(t *testing.T) {
 			if p.parse(test.b[:n]) {
 				t.Errorf("%x: %d bytes of it are enough", test.b, n)
 			}
+		}
+	}
+	later := v4(udp)
+	later[7] = 1
+	later6 := v6(unix.IPPROTO_FRAGMENT, []byte{udp, 0, 0, 8, 0, 0, 0, 0})
+	for _, b := range [][]byte{later, later6} {
+		if new(Packet).parse(b) {
+			t.Errorf("%x has ports, though it is another one than the first fragment", b)
 		}
 	}
 }

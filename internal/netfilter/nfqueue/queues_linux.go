@@ -9,7 +9,7 @@ type Queues struct{ list []*queue }
 type Stats struct {
 	Packets  uint64 // that were decided
 	Repeated uint64 // of them, those that came while the first of their flow was decided, and had the same answer
-	Odd      uint64 // of them, those whose headers were not understood: they went on as they came
+	Odd      uint64 // of them, those that do not show their ports: they were dropped
 	Missed   uint64 // that found a queue full and went on as they came
 	Late     uint64 // that had gone when their verdict came
 }
@@ -29,6 +29,12 @@ const (
 	Accept Action = 1
 	Hold   Action = 1<<32 - 1
 )
+
+// To has the packet go to another queue, which decides instead; it goes on as it came if no process has that.
+func To(queue uint16) Action {
+	const other, bypass = 3, 1 << 15 // NF_QUEUE, NF_VERDICT_FLAG_QUEUE_BYPASS
+	return other | bypass | Action(queue)<<16
+}
 
 // Ticket is for a packet that is held.
 type Ticket struct {

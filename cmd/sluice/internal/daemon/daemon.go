@@ -187,7 +187,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.data, err = openDataPath(c, d.Log); err != nil {
 		return err
 	}
-	d.steering.queues.choose(d.data.lb)
+	d.steering.queues.choose(d.data.lb, sharesOf(&c.DataPath))
 	d.control = &control{config: c, log: d.Log}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},

@@ -23,6 +23,11 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
+// sharesOf returns what one Service and one client may have of what there is for all.
+func sharesOf(c *config.DataPath) shares.Shares {
+	return shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
+}
+
 // dataPath is the servers that relay, and what they share.
 type dataPath struct {
 	loops  *eventloop.Group // nil where connections are served by goroutines
@@ -50,7 +55,7 @@ func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
 				"6.9", zap.Error(err))
 		}
 	}
-	of := shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
+	of := sharesOf(c)
 	if d.access, err = accesslog.Open(to.File, to.Format, c.Loops, os.Stdout, func(err error) {
 		log.Error("the access log is not written as it should be", zap.Error(err))
 	}); err != nil {

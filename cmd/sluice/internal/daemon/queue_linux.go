@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
@@ -113,8 +114,10 @@ func (q *queues) probe(ctx context.Context) (err error) {
 	return err
 }
 
-// choose has the endpoints that a balancer picks be those of flows.
-func (q *queues) choose(balancer *lb.Balancer) { q.server.Balancer = balancer }
+// choose has the endpoints that a balancer picks be those of flows, and says what one Service and one client may have.
+func (q *queues) choose(balancer *lb.Balancer, of shares.Shares) {
+	q.server.Balancer, q.server.Shares = balancer, of
+}
 
 // inherit says that the Balancer is that of a process that hands over.
 func (q *queues) inherit() { q.inherits = true }
@@ -126,10 +129,10 @@ func (q *queues) stats() (m metrics.Queue) {
 	}
 	s := q.server.Stats()
 	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
-		Limited: s.Limited, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
-		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: s.Flows.Full,
+		Limited: s.Limited, Strays: s.Strays, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
+		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
 		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
-		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired}
+		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired, NotHeld: metrics.Lacks(s.Holds.Lacks)}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.
@@ -221,6 +224,7 @@ func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error 
 		}
 	}
 	err := e.Engine.Sync(ctx, d, node)
+	e.queues.server.Wake()
 	e.queues.changed(&d, e.IPv6)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -19,7 +20,7 @@ func newQueues(*zap.Logger) *queues { return nil }
 
 func (*steering) queueEngine(context.Context, *agent.Family, *steeredFamily) {}
 
-func (*queues) choose(*lb.Balancer) {}
+func (*queues) choose(*lb.Balancer, shares.Shares) {}
 
 func (*queues) inherit() {}
 

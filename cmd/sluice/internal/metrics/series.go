@@ -288,16 +288,25 @@ func (s scrape) agent(n agent.Status) {
 
 // Queue is what the kernel has asked of data path queue (kernelmodes/queue.Stats).
 type Queue struct {
-	Answering                      bool
-	Chosen, None, Unknown, Limited uint64 // flows
+	Answering                              bool
+	Chosen, None, Unknown, Limited, Strays uint64 // flows
 
 	Packets, Repeated, Odd, Late, Missed uint64
 
-	Known                                          int64 // flows in flight
-	NotFollowed, Refused, Silent, Retried, Unheard uint64
+	Known                             int64 // flows in flight
+	NotFollowed                       Lacks
+	Refused, Silent, Retried, Unheard uint64
 
 	Held                       int64
 	Holds, HoldFull, HoldEnded uint64
+	NotHeld                    Lacks
+}
+
+// Lacks say for whom there was no room.
+type Lacks struct{ Room, Client, Service uint64 }
+
+func (l *Lacks) readings() []reading {
+	return []reading{{"all", l.Room}, {"client", l.Client}, {"service", l.Service}}
 }
 
 func (s scrape) queue(n Queue) {
@@ -309,13 +318,15 @@ func (s scrape) queue(n Queue) {
 		"from the first Service there on; else the kernel does.", answering)
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
-		"its rules do not have it yet (unknown), or dropped because of a limit that the Service requests (limited).",
-		"result",
-		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited}})
+		"its rules do not have it yet (unknown), or dropped because of a limit that the Service requests (limited), "+
+		"or in the midst of connections that the kernel does not know (stray).", "result",
+		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited},
+			{"stray", n.Strays}})
 	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say.",
 		float64(n.Known))
-	s.counter("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, since too many are.",
-		n.NotFollowed)
+	s.counters("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, by whose "+
+		"share was full: that of all together, or of the client, or of the Service (--max-client-share, --max-service-share). "+
+		"They are forwarded, unless their Service has a limit of connections.", "share", n.NotFollowed.readings())
 	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
 		"reset was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
 	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
@@ -323,7 +334,7 @@ func (s scrape) queue(n Queue) {
 	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
 		n.Unheard)
 	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of "+
-		"a flow, repeated (while that was decided, with the same answer), odd (not understood, left to the kernel) or "+
+		"a flow, repeated (while that was decided, with the same answer), odd (their ports are hidden: dropped) or "+
 		"late (gone when the answer came).", "kind",
 		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
 			{"late", n.Late}})
@@ -331,8 +342,11 @@ func (s scrape) queue(n Queue) {
 		"Service is ready (annotation sluice.io/hold).", float64(n.Held))
 	s.counters("sluice_queue_holds_total", "First packets on data path queue that had to stay since no endpoint was "+
 		"ready, by result: held (also those that stay no longer), of these expired (refused after that), and full "+
-		"(refused at once: as many stayed as may).", "result",
+		"(refused at once: as many stayed as the Service allows).", "result",
 		[]reading{{"held", n.Holds}, {"expired", n.HoldEnded}, {"full", n.HoldFull}})
+	s.counters("sluice_queue_not_held_total", "First packets on data path queue that could not stay, by whose "+
+		"share was full: that of all together (or the packet is long), or of the client, or of the Service. They were "+
+		"refused.", "share", n.NotHeld.readings())
 	s.counter("sluice_queue_missed_packets_total", "First packets on data path queue that found a queue full: the "+
 		"kernel has chosen.", n.Missed)
 }
