@@ -40,6 +40,7 @@ var scaled = []struct {
 }{
 	{"sluice", sluice, ""},
 	{"sluice-nftables", sluice, "nftables"},
+	{"sluice-queue", sluice, "queue"},
 	{"sluice-iptables", sluice, "iptables"},
 	{"kube-proxy-nftables", kubeproxy, "nftables"},
 	{"kube-proxy-iptables", kubeproxy, "iptables"},
