@@ -9,7 +9,7 @@ import (
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
 // is none, of what is on by default, or for all. Times are in nanoseconds. Those of a Service are immutable.
 type Policies struct {
-	DataPath        string // "userspace", "queue", "nftables", "iptables" or "ipvs"; Pick takes no notice of it
+	DataPath        string // "userspace", "queue", "nftables", "iptables", "ipvs" or "auto"; Pick takes no notice of it
 	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [Algorithm]
 	SlowStart       int64  // how long backends that join others take to get all of their turns
 	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says
@@ -67,8 +67,8 @@ const (
 	Off      Switch = -1
 )
 
-// or returns p with what it does not request from d.
-func (p Policies) or(d *Policies) *Policies {
+// Or returns p with what it does not request from d.
+func (p Policies) Or(d *Policies) *Policies {
 	p.DataPath = cmp.Or(p.DataPath, d.DataPath)
 	p.Scheduler = cmp.Or(p.Scheduler, d.Scheduler)
 	p.SlowStart = cmp.Or(p.SlowStart, d.SlowStart)
@@ -165,7 +165,7 @@ func (b *Balancer) inForce(s *Service) *Policies {
 	if s.Policies == nil {
 		return &b.Defaults
 	}
-	return s.Policies.or(&b.Defaults)
+	return s.Policies.Or(&b.Defaults)
 }
 
 // Policies returns what holds for connections of the service that c is for, at this moment and also after the service

@@ -22,10 +22,10 @@ func TestDefaults(t *testing.T) {
 	}
 	for i := range reflect.TypeFor[Policies]().NumField() {
 		name, p, none := reflect.TypeFor[Policies]().Field(i).Name, set(i), Policies{}
-		if got := *none.or(&p); got != p {
+		if got := *none.Or(&p); got != p {
 			t.Errorf("%s: given for all, it is %+v", name, got)
 		}
-		if got := *p.or(&none); got != p {
+		if got := *p.Or(&none); got != p {
 			t.Errorf("%s: requested, it is %+v", name, got)
 		}
 	}

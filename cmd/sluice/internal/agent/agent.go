@@ -20,6 +20,10 @@ const (
 	retryMin = time.Second
 	retryMax = 30 * time.Second
 
+	// soonest is the least time between two attempts because Services have settled: one may wait for its turn to write
+	// rules, or fail.
+	soonest = time.Second
+
 	// sweepEvery is how often expired affinity is deleted. It has no effect but on memory.
 	sweepEvery = time.Minute
 
@@ -59,8 +63,11 @@ type Config struct {
 	// host is silent about them. It is asked when sockets are open. nil: it is not.
 	RefuseSCTP func() bool
 
-	// Mode is the path of Services that request none. The zero Path means Userspace.
+	// Mode is the path of Services that request none, or Auto. The zero Path means Userspace.
 	Mode Path
+
+	// Stabilization is how long a Service on Auto stays on a path after it has last requested it. 0: it moves at once.
+	Stabilization time.Duration
 
 	// LocalAddrs returns the node's own addresses. It is asked with every change and
 	// every verification, so that a node may get and lose addresses. nil: none.
@@ -138,6 +145,7 @@ func New(c Config) *Agent {
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.requests = make(chan *drainRequest)
+	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
@@ -225,7 +233,7 @@ func (a *Agent) Run(ctx context.Context) {
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
 	a.pace.period = a.WriteEvery
-	var retry, due, look <-chan time.Time
+	var retry, due, look, settled <-chan time.Time
 	wait, failed := retryMin, false   // failed: the last attempt, which is made again anyway
 	if len(a.sockets.conflicts) > 0 { // of the first Apply
 		retry = time.After(wait)
@@ -267,8 +275,9 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-a.drains.over:
 		case <-retry:
 		case <-due:
+		case <-settled:
 		}
-		retry, due = nil, nil
+		retry, due, settled = nil, nil, nil
 		want := a.want // what the start has applied
 		if next := a.progress.take(&a.applying); next != nil {
 			want = *next
@@ -276,6 +285,9 @@ func (a *Agent) Run(ctx context.Context) {
 		later, err := a.apply(ctx, want)
 		if later > 0 || a.turns.going {
 			due = time.After(later)
+		}
+		if first := a.planner.settles(); first != 0 {
+			settled = time.After(max(soonest, time.Duration(first-a.Now())))
 		}
 		if failed = err != nil; failed || len(a.sockets.conflicts) > 0 {
 			retry = time.After(wait)

@@ -110,7 +110,7 @@ func (a *Agent) retire() {
 // environment returns what decides about Services now.
 func (a *Agent) environment() *environment {
 	e := &environment{mode: a.Mode, refusing: a.RefuseSCTP != nil && a.RefuseSCTP(), offload: a.offload,
-		hold: a.LB.Defaults.Hold > 0}
+		given: a.LB.Defaults, hold: a.LB.Defaults.Hold > 0}
 	e.nodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 	if a.NodePorts != nil {
 		e.nodePorts = a.NodePorts(a.local)

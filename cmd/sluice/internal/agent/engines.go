@@ -194,7 +194,7 @@ func (a *Agent) carry(ctx context.Context, plan *Plan) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
 		s, from, to := c.now.service, c.old.choice.Path, c.now.choice.Path
-		if from == to || c.old == nothing || c.now == nothing {
+		if !c.moves() {
 			continue
 		}
 		log := a.Log.With(zap.Stringer("service", s.ID), zap.Stringer("protocol", s.Protocol), zap.Bool("ipv6", s.IPv6),

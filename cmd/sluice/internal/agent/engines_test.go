@@ -134,7 +134,7 @@ func TestChoose(t *testing.T) {
 		{"no such family", lb.TCP, "iptables", Userspace, family, None, "family"},
 	} {
 		s := requesting(service(test.protocol, "s", 1, 1), test.requested)
-		c := choose(s, test.mode, &test.can)
+		c := choose(s, test.mode, &test.can, new(lb.Policies))
 		if c.Path != test.want || (c.Fallback == "") != (test.fallback == "") || !strings.Contains(c.Fallback, test.fallback) {
 			t.Errorf("%s: %s because %q, fallback %q; want %s, %q", test.name, c.Path, c.Why, c.Fallback, test.want, test.fallback)
 		}

@@ -66,18 +66,21 @@ func (a *Agent) Withdraw(ctx context.Context) error {
 // choose decides the path of a Service.
 func (e *environment) choose(s *lb.Service) Choice {
 	can := &e.can[family(s.IPv6)]
-	c := choose(s, e.mode, can)
+	c := choose(s, e.mode, can, &e.given)
 	if c.Path != Userspace || policies.NeedsUserspace(s) != nil || !e.offload[family(s.IPv6)] {
 		return c
 	}
 	for _, path := range []Path{NFTables, IPTables} {
 		if can[path] == nil {
-			c.Path, c.Why, c.Offloaded = path, "this process ends", true
+			c.Path, c.Reason, c.Why, c.Offloaded = path, ByEnd, "this process ends", true
 			return c
 		}
 	}
 	return c
 }
+
+// available returns which paths there are for a Service.
+func (e *environment) available(s *lb.Service) abilities { return e.can[family(s.IPv6)].of(s) }
 
 // masqueraded returns a service whose endpoints see this node as the client, as in user space: they may have no way
 // back to the client but by this node.

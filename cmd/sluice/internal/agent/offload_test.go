@@ -70,7 +70,7 @@ func TestPROXYStaysInUserspace(t *testing.T) {
 	announced := requesting(service(lb.TCP, "web", 1, 1), "iptables")
 	announced.Policies.ProxyProtocol = "v2"
 	for _, mode := range Paths() {
-		c := choose(announced, mode, new(abilities))
+		c := choose(announced, mode, new(abilities), new(lb.Policies))
 		if c.Path != Userspace || c.Why != "annotation sluice.io/proxy-protocol" ||
 			c.Fallback != "data path iptables has no proxy-protocol" {
 			t.Errorf("in mode %s: %+v", mode, c)
@@ -92,7 +92,7 @@ func TestPoliciesKeepInUserspace(t *testing.T) {
 		return s
 	}
 	for _, mode := range Paths() {
-		c := choose(holding(""), mode, new(abilities))
+		c := choose(holding(""), mode, new(abilities), new(lb.Policies))
 		path, why := Userspace, "annotation sluice.io/hold, which data path "+mode.String()+" does not have"
 		if mode == Userspace || mode == Queue { // which have it
 			path, why = mode, "--proxy-mode"
@@ -100,11 +100,11 @@ func TestPoliciesKeepInUserspace(t *testing.T) {
 		if c.Path != path || c.Why != why || c.Fallback != "" {
 			t.Errorf("in mode %s: %+v", mode, c)
 		}
-		if c := choose(holding("nftables"), mode, new(abilities)); c.Path != NFTables {
+		if c := choose(holding("nftables"), mode, new(abilities), new(lb.Policies)); c.Path != NFTables {
 			t.Errorf("in mode %s, by name: %+v", mode, c)
 		}
 	}
-	if c := choose(holding(""), NFTables, &abilities{Userspace: errNoEngine}); c.Path != NFTables {
+	if c := choose(holding(""), NFTables, &abilities{Userspace: errNoEngine}, new(lb.Policies)); c.Path != NFTables {
 		t.Errorf("without user space: %+v", c)
 	}
 	a, _, ipt, _ := withEngines(t)

@@ -24,7 +24,7 @@ const (
 	pathCount
 )
 
-var pathNames = [pathCount]string{"none", "userspace", "queue", "nftables", "iptables", "ipvs"}
+var pathNames = [pathCount + 1]string{"none", "userspace", "queue", "nftables", "iptables", "ipvs", "auto"}
 
 // kernelPaths are the paths of engines, in the order in which a packet meets them.
 var kernelPaths = []Path{Queue, NFTables, IPTables, IPVS}
@@ -37,7 +37,7 @@ var anyService = []Path{Userspace, NFTables, IPTables, IPVS}
 func Paths() []Path { return append([]Path{Userspace}, kernelPaths...) }
 
 // String returns the name that --proxy-mode and the annotation sluice.io/data-path
-// have for the path, or "none".
+// have for the path or for Auto, or "none".
 func (p Path) String() string { return pathNames[p] }
 
 // InKernel reports whether it is the path of an engine.
@@ -52,11 +52,43 @@ func ParsePath(s string) (Path, bool) {
 // Choice is the path of one Service, and why it is that.
 type Choice struct {
 	Path     Path
+	Reason   Reason
 	Why      string // what asked for the path
 	Fallback string // why it is not the path that was requested; empty if it is
 
 	Offloaded bool // user space forwards it, but this process ends (Agent.Offload)
+
+	auto  bool  // Auto has chosen
+	until int64 // when it gets to a cheaper path if nothing requests this one any more; 0: that is not so
 }
+
+// Reason is what has decided the path of a Service, in a word: a label of metrics, and a field of the API.
+type Reason uint8
+
+// The reasons.
+const (
+	ByMode     Reason = iota
+	ByName            // its annotation sluice.io/data-path names the path
+	ByPolicy          // another path lacks what is requested
+	ByCost            // Auto: it requests nothing that a cheaper path lacks
+	ByHost            // this host does not have the path that would be taken
+	BySettling        // Auto: a cheaper path would do, but not for long enough
+	ByEnd             // this process ends
+	reasonCount
+)
+
+var reasonNames = [reasonCount]string{"mode", "annotation", "policy", "cost", "host", "stabilization", "exit"}
+
+// Reasons returns all.
+func Reasons() (out []Reason) {
+	for r := range reasonCount {
+		out = append(out, r)
+	}
+	return out
+}
+
+// String returns the word.
+func (r Reason) String() string { return reasonNames[r] }
 
 // abilities says which paths there are for the Services of one family: why not, or nil.
 type abilities [pathCount + 1]error
@@ -100,33 +132,38 @@ func (f *Family) abilities(sctp bool, engines *[pathCount]forwarder) abilities {
 
 // choose decides the path of a Service: this is the only place. What its annotation requests takes precedence over the
 // mode, if it is a path and this host has it; so does user space where it requests a policy that the mode does not
-// have. A mode that this host does not have is userspace. What user space cannot forward, the kernel may.
-func choose(s *lb.Service, mode Path, of *abilities) Choice {
-	can := *of
-	if s.Protocol == lb.SCTP && can[Userspace] == nil {
-		can[Userspace] = can[userspaceSCTP]
+// have. A mode that this host does not have is userspace. What user space cannot forward, the kernel may. given is what
+// is given for all Services, which Auto looks at.
+func choose(s *lb.Service, mode Path, of *abilities, given *lb.Policies) Choice {
+	can := of.of(s)
+	requested, named := ParsePath(s.Requests().DataPath)
+	if !named {
+		requested = mode
+	}
+	if requested == Auto {
+		if c := cheapest(s, &can, given); c.Path != None {
+			return c
+		}
+		return firstOf(&can, Choice{Fallback: "no data path of auto is available"})
 	}
 	if policy := policies.NeedsUserspace(s); policy != nil && can[Userspace] == nil {
-		c := Choice{Path: Userspace, Why: "annotation " + policy.Annotation()}
-		if requested, ok := ParsePath(s.Requests().DataPath); ok && requested != Userspace {
+		c := Choice{Path: Userspace, Reason: ByPolicy, Why: "annotation " + policy.Annotation()}
+		if named && requested != Userspace {
 			c.Fallback = fmt.Sprintf("data path %s has no %s", requested, policy.Word)
 		}
 		return c
 	}
 	c := Choice{Path: mode, Why: "--proxy-mode"}
-	requested, named := ParsePath(s.Requests().DataPath)
 	if policy := policies.KeptFrom(s, mode.String()); policy != nil && !named && can[Userspace] == nil {
-		return Choice{Path: Userspace,
+		return Choice{Path: Userspace, Reason: ByPolicy,
 			Why: fmt.Sprintf("annotation %s, which data path %s does not have", policy.Annotation(), mode)}
 	}
 	if named {
-		switch {
-		case can[requested] != nil:
-			c.Fallback = fmt.Sprintf("data path %s is not available: %v", requested, can[requested])
-			c.Path = Userspace
-		default:
-			return Choice{Path: requested, Why: "annotation sluice.io/data-path"}
+		if can[requested] == nil {
+			return Choice{Path: requested, Reason: ByName, Why: "annotation sluice.io/data-path"}
 		}
+		c = Choice{Path: Userspace, Reason: ByHost, Why: "--proxy-mode",
+			Fallback: fmt.Sprintf("data path %s is not available: %v", requested, can[requested])}
 	}
 	if can[c.Path] == nil {
 		return c
@@ -134,6 +171,12 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	if c.Fallback == "" {
 		c.Fallback = fmt.Sprintf("data path %s is not available: %v", c.Path, can[c.Path])
 	}
+	return firstOf(&can, c)
+}
+
+// firstOf completes the choice of a Service whose path is not available.
+func firstOf(can *abilities, c Choice) Choice {
+	c.Reason = ByHost
 	for _, path := range anyService {
 		if can[path] == nil {
 			c.Path, c.Why = path, "the first that is available"
@@ -144,8 +187,18 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	return c
 }
 
-// Choose decides the path of a Service in a mode, on a host that has every path.
-func Choose(s *lb.Service, mode Path) Choice { return choose(s, mode, new(abilities)) }
+// of returns what there is for one Service.
+func (can *abilities) of(s *lb.Service) abilities {
+	its := *can
+	if s.Protocol == lb.SCTP && its[Userspace] == nil {
+		its[Userspace] = its[userspaceSCTP]
+	}
+	return its
+}
+
+// Choose decides the path of a Service in a mode, on a host that has every path, where nothing is given for all
+// Services.
+func Choose(s *lb.Service, mode Path) Choice { return choose(s, mode, &everything, new(lb.Policies)) }
 
 // family is the position of a family in arrays.
 func family(ipv6 bool) int {

@@ -13,6 +13,7 @@ import (
 // environment is what decides about Services besides themselves.
 type environment struct {
 	mode      Path
+	given     lb.Policies  // for all Services
 	can       [2]abilities // by family
 	direct    [2]bool      // the host holds the service addresses
 	nodePorts []netip.Addr // on which node ports are served; an unspecified one stands for all
@@ -44,9 +45,9 @@ type socket struct {
 	proxy    bool // on a proxy port; false: on the address of the frontend itself
 }
 
-// piece says what a service of the table comes to. It is pure.
-func (e *environment) piece(table *lb.Table, s *lb.Service) *piece {
-	p := &piece{service: s, choice: e.choose(s)}
+// piece says what a service of the table comes to on a path. It is pure.
+func (e *environment) piece(table *lb.Table, s *lb.Service, on Choice) *piece {
+	p := &piece{service: s, choice: on}
 	if slices.Contains(kernelPaths, p.choice.Path) {
 		p.kernel = e.concrete(table, s)
 	}
@@ -193,6 +194,22 @@ type Plan struct {
 	table   *lb.Table
 	node    lb.Node
 	env     environment
+	kept    map[lb.ID]Choice // of Services that would be elsewhere by now (settling)
+}
+
+func (p *Plan) keep(id lb.ID, c Choice) {
+	if p.kept == nil {
+		p.kept = make(map[lb.ID]Choice)
+	}
+	p.kept[id] = c
+}
+
+// choose decides the path of a Service.
+func (p *Plan) choose(s *lb.Service) Choice {
+	if c, ok := p.kept[s.ID]; ok {
+		return c
+	}
+	return p.env.choose(s)
 }
 
 // writes reports whether executing the plan means to write rules.
@@ -203,6 +220,7 @@ func (p *Plan) writes() bool {
 // planner remembers what is applied, and which service ports are to be looked at.
 type planner struct {
 	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
+	settling
 
 	table *lb.Table // what is requested
 	node  lb.Node
@@ -325,7 +343,11 @@ func (p *planner) plan(env *environment) *Plan {
 	for i, x := range ports {
 		now := nothing
 		if !x.gone {
-			now = env.piece(p.table, x.service)
+			choice := p.steady(x.service, x.piece.choice, env.choose(x.service), env)
+			if choice.until != 0 {
+				plan.keep(x.service.ID, choice)
+			}
+			now = env.piece(p.table, x.service, choice)
 			if now.kernel != nil && p.healthy != nil {
 				now.kernel = p.healthy(now.kernel)
 			}
@@ -335,7 +357,7 @@ func (p *planner) plan(env *environment) *Plan {
 	return plan
 }
 
-// executed notes that a plan is executed. The service ports of lacking are looked at again.
+// executed notes that a plan is executed. The service ports of lacking are looked at again, and those that settle.
 func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -349,5 +371,10 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 	p.env, p.whole, p.dirty, p.noted = plan.env, false, p.dirty[:0], 0
 	for _, x := range lacking {
 		p.mark(x)
+	}
+	for i := range plan.changes {
+		if c := &plan.changes[i]; c.now.choice.until != 0 {
+			p.mark(c.port)
+		}
 	}
 }

@@ -82,7 +82,7 @@ func TestPiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := test.env.piece(table, table.At(0)).String(); got != test.want {
+		if got := test.env.piece(table, table.At(0), test.env.choose(table.At(0))).String(); got != test.want {
 			t.Errorf("%s in mode %s: %s\nwant %s", s.Protocol, test.env.mode, got, test.want)
 		}
 	}
@@ -151,7 +151,7 @@ func TestHoldIsServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		env := &environment{mode: Userspace, hold: c.all}
-		got := env.piece(table, s).entries
+		got := env.piece(table, s, env.choose(s)).entries
 		if len(got) != 1 || got[0].Action != c.want {
 			t.Errorf("%s: %+v, want action %v", c.name, got, c.want)
 		}

@@ -69,15 +69,18 @@ type Status struct {
 	Conflicts int        // node ports, and ports of service addresses, that another program has
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
-	Paths     [pathCount]int // service ports on each Path
-	Fallbacks int            // service ports that are not on the path that was requested
-	Policies  int            // policies that service ports request and their paths do not have; but schedulers of ipvs
+	Paths     [pathCount]int   // service ports on each Path
+	Reasons   [reasonCount]int // service ports by what has decided that
+	Fallbacks int              // service ports that are not on the path that was requested
+	Policies  int              // that service ports request and their paths do not have; but schedulers of ipvs
 
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
 	StaleAfter  time.Duration // how long something may wait in good health
 	LastError   error         // why the waiting change could not be applied yet, or nil
 	Deferred    uint64        // times that it was too soon to write rules
+	Moves       uint64        // of service ports, from one path to another
+	Unmoved     uint64        // times that a service port on Auto waits before it moves to a cheaper path
 	History
 
 	ServiceChanges, EndpointChanges   uint64 // submitted so far (Desired.Changes)
@@ -121,6 +124,7 @@ func (s *Status) add(p *piece, sign int) {
 	}
 	s.count(p.service, sign)
 	s.Paths[p.choice.Path] += sign
+	s.Reasons[p.choice.Reason] += sign
 	if p.choice.Fallback != "" {
 		s.Fallbacks += sign
 	}
@@ -195,7 +199,7 @@ func (p *progress) applied(plan *Plan) {
 	s := &p.status
 	if plan.whole {
 		s.Services, s.Frontends, s.Backends, s.Looping, s.Drained, s.Fallbacks, s.Policies = 0, 0, 0, 0, 0, 0, 0
-		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
+		s.NoLocal, s.Paths, s.Reasons = [2]NoLocal{}, [pathCount]int{}, [reasonCount]int{}
 	}
 	for i := range plan.changes {
 		c := &plan.changes[i]
@@ -203,5 +207,11 @@ func (p *progress) applied(plan *Plan) {
 			s.add(c.old, -1)
 		}
 		s.add(c.now, 1)
+		if c.moves() {
+			s.Moves++
+		}
+		if c.waits() {
+			s.Unmoved++
+		}
 	}
 }

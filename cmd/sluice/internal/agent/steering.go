@@ -40,7 +40,7 @@ func checksOf(plan *Plan, checks []netip.AddrPort) (out []redirect.Entry) {
 		if ok && owned.Addr != addr { // a node port
 			ok = slices.Contains(plan.env.nodePorts, addr.Addr())
 		}
-		if ok && plan.env.choose(s).Path == Userspace {
+		if ok && plan.choose(s).Path == Userspace {
 			continue
 		}
 		out = append(out, redirect.Entry{Frontend: f, Action: redirect.Accept})

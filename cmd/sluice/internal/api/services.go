@@ -98,7 +98,7 @@ func (s *Sources) path(of *lb.Service) Path {
 		p.Requested = requested.String()
 	}
 	if c, ok := s.Choice(of.ID); ok {
-		p.Effective, p.Why, p.Fallback = c.Path.String(), c.Why, c.Fallback
+		p.Effective, p.Reason, p.Why, p.Fallback = c.Path.String(), c.Reason.String(), c.Why, c.Fallback
 	}
 	return p
 }

@@ -183,7 +183,8 @@ type Address struct {
 // Path is what forwards.
 type Path struct {
 	Requested string `json:"requested"`
-	Effective string `json:"effective"` // empty: not applied by this process yet
+	Effective string `json:"effective"`        // empty: not applied by this process yet
+	Reason    string `json:"reason,omitempty"` // in a word: mode, annotation, policy, cost, host, stabilization or exit
 	Why       string `json:"why,omitempty"`
 	Fallback  string `json:"fallback,omitempty"` // why it is not the one requested
 }

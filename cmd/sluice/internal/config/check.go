@@ -125,19 +125,23 @@ func (s *settings) checkMode() {
 				"endpoints see an address of the node in place of the client's: give mode iptables there or by "+
 				"--proxy-mode to keep the client's, or userspace", s.File)
 		}
-	case ModeUserspace, ModeWinUserspace, ModeQueue, ModeNFTables, ModeIPTables, ModeIPVS:
+	case ModeUserspace, ModeWinUserspace, ModeQueue, ModeNFTables, ModeIPTables, ModeIPVS, ModeAuto:
 	case "kernelspace":
 		s.reject("proxy-mode",
-			"%q is not one of Sluice's: give userspace, queue, nftables, iptables, ipvs or winuserspace",
+			"%q is not one of Sluice's: give userspace, queue, nftables, iptables, ipvs, auto or winuserspace",
 			string(d.Mode))
 	default:
 		s.reject("proxy-mode",
-			"%q is unknown: give userspace, which is the default, queue, nftables, iptables, ipvs or winuserspace",
+			"%q is unknown: give userspace (the default), queue, nftables, iptables, ipvs, auto or winuserspace",
 			string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
-	if s.DataPath.Mode == ModeUserspace && goruntime.GOOS == "windows" {
+	inUserspace := s.DataPath.Mode == ModeUserspace || s.DataPath.Mode == ModeAuto
+	if inUserspace && goruntime.GOOS == "windows" {
 		s.DataPath.Mode = ModeWinUserspace // as for kube-proxy until 1.25, which had nothing else by this name there
+	}
+	if s.flags.Changed("outlier-ejection") && s.DataPath.Outlier.Enabled {
+		s.DataPath.Policies.OutlierEjection = lb.On // more than the default: data path auto is to have it
 	}
 	s.DataPath.ServiceInterface = strings.TrimSpace(s.DataPath.ServiceInterface)
 	s.Process.WindowsService = d.WindowsRunAsService && goruntime.GOOS == "windows"
@@ -148,7 +152,7 @@ func (s *settings) checkMode() {
 	switch s.DataPath.BindAddress, err = netip.ParseAddr(d.BindAddress); {
 	case err != nil:
 		s.reject("bind-address", "%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
-	case s.DataPath.BindAddress.IsLoopback() && s.DataPath.Mode == ModeUserspace:
+	case s.DataPath.BindAddress.IsLoopback() && inUserspace && s.DataPath.Mode != ModeWinUserspace:
 		s.reject("bind-address",
 			"%s: redirected packets do not arrive on localhost: give 0.0.0.0 or an address of this node",
 			s.DataPath.BindAddress)
@@ -314,7 +318,7 @@ func (s *settings) checkKernel() {
 	s.checkPeriods("ipvs-min-sync-period", d.IPVS.SyncPeriod, d.IPVS.MinSyncPeriod)
 	k.SyncPeriod, k.MinSyncPeriod = d.IPTables.SyncPeriod.Duration, d.IPTables.MinSyncPeriod.Duration
 	switch s.checkNFTables(); s.DataPath.Mode {
-	case ModeNFTables, ModeQueue:
+	case ModeNFTables, ModeQueue, ModeAuto:
 		k.SyncPeriod, k.MinSyncPeriod = d.NFTables.SyncPeriod.Duration, d.NFTables.MinSyncPeriod.Duration
 	case ModeIPVS:
 		k.SyncPeriod, k.MinSyncPeriod = d.IPVS.SyncPeriod.Duration, d.IPVS.MinSyncPeriod.Duration

@@ -19,6 +19,7 @@ const (
 	ModeNFTables     = "nftables"
 	ModeIPTables     = "iptables"
 	ModeIPVS         = "ipvs"
+	ModeAuto         = "auto"
 )
 
 // The packet filters, as DataPath.PacketFilter has them. AutoFilter is NFTables where that can steer, else IPTables.
@@ -113,6 +114,7 @@ type DataPath struct {
 	MaxClientShare   int                // the same of one client address
 	Outlier          lb.Outlier         // when endpoints that fail are ejected
 	Policies         lb.Policies        // of Services that request none
+	Stabilization    time.Duration      // how long data path auto keeps what is requested no more
 	BusyPoll         time.Duration      // busy polling before a loop sleeps, up to eventloop.MaxBusyPoll; 0: never
 }
 

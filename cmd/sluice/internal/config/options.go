@@ -102,9 +102,14 @@ func (s *settings) dataPathGroups() []group {
 	return []group{
 		{"Data path", []option{
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
-				"queue, nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what " +
-				"userspace means on Windows); the annotation sluice.io/data-path of a Service takes precedence; " +
+				"queue, nftables, iptables, ipvs, auto (for each Service the cheapest of nftables, queue and " +
+				"userspace that has all that it requests, and that flags for all Services request; see " +
+				"docs/auto.md), or winuserspace, which needs no packet filter (and is what userspace and auto " +
+				"mean on Windows); the annotation sluice.io/data-path of a Service takes precedence; " +
 				"beside --config, what an empty mode of the file means"},
+			{"auto-stabilization", "", &u.Stabilization, "`DURATION` for which nothing is to have requested the path " +
+				"that a Service on data path auto is on before it moves to a cheaper one; to one that has more it " +
+				"moves at once; 0: always at once"},
 			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
 				"mode winuserspace; empty: on Linux the dummy device sluice0, or lo where there are none; on Windows " +
 				"the value of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +
@@ -393,6 +398,7 @@ func declare() (*settings, []group) {
 	s.Document.FeatureGates = make(map[string]bool)
 	s.DataPath.Loops, s.DataPath.PacketFilter = cores(), AutoFilter
 	s.DataPath.Outlier = lb.DefaultOutlier
+	s.DataPath.Stabilization = 30 * time.Second
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.AccessLog = AccessLog{File: accesslog.Stdout, Format: accesslog.JSON, Sample: 1}
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload

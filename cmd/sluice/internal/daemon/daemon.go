@@ -196,7 +196,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts: d.control.nodePorts, Transparency: &transparency{tcp: d.data.tcp},
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
-		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
+		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
+		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent
 	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied })
 	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log

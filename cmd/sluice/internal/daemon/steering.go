@@ -147,6 +147,11 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 		s.locked = append(s.locked, t)
 		s.log.Warn("data paths iptables and ipvs wait for the xtables lock", zap.Bool("ipv6", t.ipv6), zap.Error(err))
 	}
+	for _, path := range []agent.Path{agent.NFTables, agent.Queue} {
+		if s.mode == agent.Auto && f.No[path] != nil {
+			log.Warn("data path auto has to do without a path", zap.Stringer("path", path), zap.Error(f.No[path]))
+		}
+	}
 	return nil
 }
 

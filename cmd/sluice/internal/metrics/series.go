@@ -266,6 +266,15 @@ func (s scrape) agent(n agent.Status) {
 			"Service ports, by the data path in effect: userspace, queue, nftables, iptables or ipvs.",
 			float64(n.Paths[path]), "path", path.String())
 	}
+	for _, reason := range agent.Reasons() {
+		s.gauge("sluice_service_data_path_reason", "Service ports, by what has decided their data path: mode; "+
+			"annotation (sluice.io/data-path); policy (another path lacks what is requested); cost (auto: none that "+
+			"would do costs less); host (this host lacks the path); stabilization (auto: a cheaper one would do, and "+
+			"has not for long); or exit.", float64(n.Reasons[reason]), "reason", reason.String())
+	}
+	s.counter("sluice_data_path_moves_total", "Moves of Service ports from one data path to another.", n.Moves)
+	s.counter("sluice_data_path_moves_deferred_total",
+		"Moves to a cheaper data path deferred by --auto-stabilization.", n.Unmoved)
 	s.gauge("sluice_data_path_fallbacks",
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
 		float64(n.Fallbacks))

@@ -25,9 +25,12 @@ type Policy struct {
 	// Binds says that a Service that requests it is served in user space, whatever the mode is: it cannot do without.
 	Binds bool
 
-	// Keeps are the protocols of which a Service that requests it is served in user space, unless it requests a path by
-	// its name, or the mode has the policy.
-	Keeps []lb.Protocol
+	Of   []lb.Protocol // that it is of use to; nil: all
+	With string        // the policy without which it is of no use; empty: it needs none
+
+	// Keeps says that a Service that requests it is served in user space, unless it requests a path by its name, or the
+	// mode has the policy.
+	Keeps bool
 
 	kind kind
 
@@ -223,7 +226,7 @@ func KeptFrom(s *lb.Service, path string) *Policy {
 		return nil
 	}
 	i := slices.IndexFunc(table, func(p *Policy) bool {
-		if !slices.Contains(p.Keeps, s.Protocol) || !p.requested(s) {
+		if !p.Keeps || !p.requested(s) {
 			return false
 		}
 		_, lacks := p.missing(s, path)
@@ -239,8 +242,11 @@ func KeptFrom(s *lb.Service, path string) *Policy {
 // requested reports whether a Service requests something that a data path has to have.
 func (p *Policy) requested(s *lb.Service) bool {
 	requested := p.Get(s.Policies)
-	return requested != "" && !slices.Contains(p.without, requested)
+	return requested != "" && !slices.Contains(p.without, requested) && (p.With == "" || Find(p.With).requested(s))
 }
+
+// useful reports whether it is of use to a Service.
+func (p *Policy) useful(s *lb.Service) bool { return p.Of == nil || slices.Contains(p.Of, s.Protocol) }
 
 // missing returns why a Service on a data path does not have what it requests, and what there is instead.
 func (p *Policy) missing(s *lb.Service, path string) (instead, reason string) {
@@ -248,6 +254,9 @@ func (p *Policy) missing(s *lb.Service, path string) (instead, reason string) {
 		if reason := p.misses(s, path); reason != "" {
 			return "none", reason
 		}
+	}
+	if !p.useful(s) {
+		return "", ""
 	}
 	if p.lacks != nil {
 		return p.lacks(s.Policies, path)

@@ -28,7 +28,8 @@ of being reset or of waiting in a queue, so that it tries again. Limits are thos
 Service and each address family: with N nodes a Service has N times as much. How often a client has opened connections is forgotten
 by an upgrade. What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
 nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
-where 'sluice.io/data-path' names the path. Then an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'
+where 'sluice.io/data-path' names the path. Data path auto takes the cheapest path that has all ([auto.md](auto.md)).
+Where something is lacking an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'
 say what there is instead; 'sluice explain' shows both.
 
 The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535, where 0 is maintenance.
@@ -196,11 +197,23 @@ func TestShortfalls(t *testing.T) {
 	for word, sample := range samples {
 		p := Find(word)
 		s := &lb.Service{Policies: new(lb.Policies)}
-		if err := p.Set(s.Policies, sample[0]); err != nil {
-			t.Fatal(err)
+		testbed.Check(t, p.Set(s.Policies, sample[0]))
+		for _, of := range []lb.Protocol{lb.UDP, lb.SCTP, lb.TCP} { // the last one that it is of use to
+			if s.Protocol == 0 || p.Of == nil || slices.Contains(p.Of, of) {
+				s.Protocol = of
+			} else if got := Shortfalls(s, "nftables"); len(got) > 0 && got[0].Reason == "" {
+				t.Errorf("%s of %s: %+v", word, of, got)
+			}
 		}
-		for _, path := range paths {
+		if p.With != "" {
+			if got := Shortfalls(s, "nftables"); got != nil {
+				t.Errorf("%s without %s: %+v", word, p.With, got)
+			}
+			testbed.Check(t, Find(p.With).Set(s.Policies, samples[p.With][0]))
+		}
+		for _, path := range paths[:len(paths)-1] {
 			got := Shortfalls(s, path)
+			got = slices.DeleteFunc(got, func(g Shortfall) bool { return g.Policy == p.With })
 			want := path != "userspace" && p.Kernel == "" || p.Kernel == "queue" && path != "userspace" && path != p.Kernel ||
 				word == "scheduler" && (path == "nftables" ||
 					path == "iptables")
@@ -209,7 +222,8 @@ func TestShortfalls(t *testing.T) {
 			}
 		}
 		for _, value := range p.without {
-			if err := p.Set(s.Policies, value); err != nil || Shortfalls(s, "nftables") != nil {
+			if err := p.Set(s.Policies, value); err != nil ||
+				slices.ContainsFunc(Shortfalls(s, "nftables"), func(g Shortfall) bool { return g.Policy == word }) {
 				t.Errorf("%s %s: %v, %+v", word, value, err, Shortfalls(s, "nftables"))
 			}
 		}
@@ -258,7 +272,7 @@ func TestKeptFrom(t *testing.T) {
 			if err := p.Set(s.Policies, samples[p.Word][0]); err != nil {
 				t.Fatal(err)
 			}
-			want := slices.Contains(p.Keeps, of)
+			want := p.Keeps && (p.Of == nil || slices.Contains(p.Of, of))
 			if want {
 				keep++
 			}
@@ -307,6 +321,32 @@ func TestTransparent(t *testing.T) {
 		}
 		if got := Shortfalls(s, "nftables"); got != nil || NeedsUserspace(s) != nil {
 			t.Errorf("%s on nftables: %+v", c.of, got)
+		}
+	}
+}
+
+// TestOfUse: what is of no use to a protocol, or without another policy, is no shortfall.
+func TestOfUse(t *testing.T) {
+	for _, c := range []struct {
+		of       lb.Protocol
+		requests lb.Policies
+		want     string // the policies that path nftables does not have
+	}{
+		{lb.TCP, lb.Policies{IdleTimeout: 1e9}, "idle-timeout"},
+		{lb.UDP, lb.Policies{IdleTimeout: 1e9}, ""},
+		{lb.UDP, lb.Policies{UDPIdleTimeout: 1e9, Hold: 1e9}, "hold udp-idle-timeout"},
+		{lb.TCP, lb.Policies{UDPIdleTimeout: 1e9, Hold: 1e9}, "hold"},
+		{lb.SCTP, lb.Policies{KeepaliveIdle: 1e9, HoldConnections: 5}, ""},
+		{lb.TCP, lb.Policies{QueueTimeout: 1e9, MaxConnectionJitter: 5}, ""},
+		{lb.TCP, lb.Policies{QueueTimeout: 1e9, MaxEndpointConnections: 5}, "max-endpoint-connections queue-timeout"},
+		{lb.TCP, lb.Policies{QueueTimeout: 1e9, MaxEndpointConnections: -1}, ""},
+	} {
+		var got []string
+		for _, s := range Shortfalls(&lb.Service{ID: lb.ID{Protocol: c.of}, Policies: &c.requests}, "nftables") {
+			got = append(got, s.Policy)
+		}
+		if text := strings.Join(got, " "); text != c.want {
+			t.Errorf("%s with %+v: %q, want %q", c.of, c.requests, text, c.want)
 		}
 	}
 }

@@ -11,12 +11,14 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// paths are the data paths that can be requested.
-var paths = []string{"userspace", "queue", "nftables", "iptables", "ipvs"}
+// paths are the data paths that can be requested, and auto, which chooses one of them.
+var paths = []string{"userspace", "queue", "nftables", "iptables", "ipvs", "auto"}
+
+// endpointLimit is the word for the policy that has clients wait.
+const endpointLimit = "max-endpoint-connections"
 
 // What policies are of use to.
 var (
-	anyOf     = []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}
 	streams   = []lb.Protocol{lb.TCP, lb.SCTP}
 	tcpOnly   = []lb.Protocol{lb.TCP}
 	datagrams = []lb.Protocol{lb.UDP}
@@ -26,9 +28,10 @@ var (
 var table = []*Policy{
 	{
 		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode", Field: "mode", OwnFlag: true,
-		Means: "`PATH` that forwards the Service", Kernel: "all",
-		kind:  word{func(p *lb.Policies) *string { return &p.DataPath }, paths},
-		lacks: has,
+		Means:  "`PATH` that forwards the Service, or auto: the cheapest one that has all that it requests",
+		Kernel: "all",
+		kind:   word{func(p *lb.Policies) *string { return &p.DataPath }, paths},
+		lacks:  has,
 	},
 	{
 		Word: "scheduler", Default: "rr", Flag: "scheduler",
@@ -63,7 +66,7 @@ var table = []*Policy{
 		lacks: has,
 	},
 	{
-		Word: "udp-responses", Default: "0",
+		Word: "udp-responses", Of: datagrams, Default: "0",
 		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has " +
 			"failed",
 		Kernel: "queue",
@@ -71,7 +74,7 @@ var table = []*Policy{
 		lacks: chosen,
 	},
 	{
-		Word: "hold", Keeps: anyOf, Default: "0s", Flag: "hold",
+		Word: "hold", Keeps: true, Default: "0s", Flag: "hold",
 		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
 			"refused; one that leaves, or ends its stream, gives its place back",
 		Kernel:  "queue",
@@ -79,14 +82,14 @@ var table = []*Policy{
 		without: []string{"0s"}, lacks: chosen,
 	},
 	{
-		Word: "hold-connections", Default: "1024", Flag: "hold-connections",
+		Word: "hold-connections", With: "hold", Default: "1024", Flag: "hold-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
 			"are refused",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false}, lacks: chosen,
 	},
 	{
-		Word: "max-endpoint-connections", Keeps: streams, Default: "0", Flag: "max-endpoint-connections",
+		Word: endpointLimit, Of: streams, Keeps: true, Default: "0", Flag: "max-endpoint-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from " +
 			"this node; clients beyond get another endpoint, also with affinity, or wait in a queue if none has " +
 			"room; 0: no limit",
@@ -95,20 +98,21 @@ var table = []*Policy{
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
-		Word: "max-pending-connections", Default: "1024", Flag: "max-pending-connections",
+		Word: "max-pending-connections", Of: streams, With: endpointLimit, Default: "1024",
+		Flag: "max-pending-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, " +
 			"first served, since every endpoint that they have not failed at has as many connections as it may; " +
 			"further ones are reset; 0: none waits",
 		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
 	},
 	{
-		Word: "queue-timeout", Default: "5s", Flag: "queue-timeout",
+		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s", Flag: "queue-timeout",
 		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, " +
 			"gives its place back (ending the stream does not on systems other than Linux)",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
 	},
 	{
-		Word: "max-connections", Keeps: streams, Default: "0", Flag: "max-connections",
+		Word: "max-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
 			"those that wait included; further ones are reset; 0: no limit",
 		Kernel:  "queue",
@@ -116,7 +120,7 @@ var table = []*Policy{
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
-		Word: "max-client-connections", Keeps: streams, Default: "0", Flag: "max-client-connections",
+		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that one client address has to a port of a Service on this " +
 			"node; further ones are reset; 0: no limit. Connections from before there was a limit do not count",
 		Kernel:  "queue",
@@ -124,7 +128,7 @@ var table = []*Policy{
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
-		Word: "max-client-connection-rate", Keeps: streams, Default: "0", Flag: "max-client-connection-rate",
+		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
 		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address opens to a port of a " +
 			"Service on this node, and as many at once after a second without; further ones are reset; 0: no limit",
 		Kernel:  "queue",
@@ -157,7 +161,7 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "drain", Keeps: streams, Default: "drain", Flag: "drain",
+		Word: "drain", Of: streams, Keeps: true, Default: "drain", Flag: "drain",
 		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or " +
 			"terminating and not serving any more: they stay (drain), are reset (reset), or are reset after a time " +
 			"(drain:30s); UDP flows always get another endpoint. An endpoint counts as gone after half a second, or " +
@@ -167,7 +171,7 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "connect-timeout", Keeps: streams, Default: "250ms", Flag: "connect-timeout",
+		Word: "connect-timeout", Of: streams, Keeps: true, Default: "250ms", Flag: "connect-timeout",
 		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next " +
 			"attempt has twice as long, up to a minute",
 		Kernel: "queue",
@@ -175,13 +179,13 @@ var table = []*Policy{
 			false}, lacks: chosen,
 	},
 	{
-		Word: "connect-attempts", Keeps: streams, Default: "4", Flag: "connect-attempts",
+		Word: "connect-attempts", Of: streams, Keeps: true, Default: "4", Flag: "connect-attempts",
 		Means:  "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
 	},
 	{
-		Word: "idle-timeout", Keeps: streams, Default: "0s", Flag: "idle-timeout",
+		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "idle-timeout",
 		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at " +
 			"most an eighth later; 0: never",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
@@ -189,13 +193,13 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "udp-idle-timeout", Keeps: datagrams, Flag: "udp-timeout", Field: "udpIdleTimeout", OwnFlag: true,
-		Default: "30s, and 120s after more than one exchange",
-		Means:   "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
-		kind:    duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
+		Word: "udp-idle-timeout", Of: datagrams, Keeps: true, Flag: "udp-timeout", OwnFlag: true,
+		Field: "udpIdleTimeout", Default: "30s, and 120s after more than one exchange",
+		Means: "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
+		kind:  duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
 	},
 	{
-		Word: "max-connection-duration", Keeps: streams, Default: "0s", Flag: "max-connection-duration",
+		Word: "max-connection-duration", Of: streams, Keeps: true, Default: "0s", Flag: "max-connection-duration",
 		Means: "longest `DURATION` of a connection of TCP or SCTP, which is reset then; 0: none",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
 			true},
@@ -203,14 +207,15 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "max-connection-duration-jitter", Default: "0", Flag: "max-connection-duration-jitter",
+		Word: "max-connection-duration-jitter", Of: streams, With: "max-connection-duration", Default: "0",
+		Flag: "max-connection-duration-jitter",
 		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, " +
 			"so that clients do not all come back at once",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
 		without: []string{"0"},
 	},
 	{
-		Word: "client-half-close-timeout", Keeps: streams, Default: "0s", Flag: "client-half-close-timeout",
+		Word: "client-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "client-half-close-timeout",
 		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: " +
 			"never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
@@ -219,7 +224,7 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "server-half-close-timeout", Keeps: streams, Default: "0s", Flag: "server-half-close-timeout",
+		Word: "server-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "server-half-close-timeout",
 		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; " +
 			"0: never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
@@ -228,7 +233,7 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-idle", Keeps: tcpOnly, Default: "15s", Flag: "tcp-keepalive-idle",
+		Word: "tcp-keepalive-idle", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-idle",
 		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a " +
 			"connection; connections younger than a second get no probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
@@ -236,21 +241,21 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-interval", Keeps: tcpOnly, Default: "15s", Flag: "tcp-keepalive-interval",
+		Word: "tcp-keepalive-interval", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-interval",
 		Means: "`DURATION` in whole seconds between two keep-alive probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
 			false},
 		misses: missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-probes", Keeps: tcpOnly, Flag: "tcp-keepalive-probes",
+		Word: "tcp-keepalive-probes", Of: tcpOnly, Keeps: true, Flag: "tcp-keepalive-probes",
 		Default: "that of net.ipv4.tcp_keepalive_probes",
 		Means:   "`NUMBER` of keep-alive probes without an answer that end a connection",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
 		misses:  missesLoops,
 	},
 	{
-		Word: "tcp-user-timeout", Keeps: tcpOnly, Default: "0s", Flag: "tcp-user-timeout",
+		Word: "tcp-user-timeout", Of: tcpOnly, Keeps: true, Default: "0s", Flag: "tcp-user-timeout",
 		Means: "`DURATION` that bytes may be without an acknowledgement before the connection is reset " +
 			"(TCP_USER_TIMEOUT); 0: that of the kernel",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},

@@ -11,15 +11,23 @@ type Movable struct {
 	NodePort             int
 	Port                 int // of the endpoints
 	More                 string
-	Path                 string
+	Path                 string // that it requests; empty: none
+	Asks                 string // what else it requests, as "sluice.io/scheduler: lc"; empty: nothing
 }
 
 // Manifest returns the Service and its EndpointSlice.
 func (m Movable) Manifest() string {
 	ip, port, _ := strings.Cut(m.Addr, ":")
 	s := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n", m.Name)
+	var asks []string
 	if m.Path != "" {
-		s += fmt.Sprintf("  annotations: {sluice.io/data-path: %s}\n", m.Path)
+		asks = append(asks, "sluice.io/data-path: "+m.Path)
+	}
+	if m.Asks != "" {
+		asks = append(asks, m.Asks)
+	}
+	if len(asks) > 0 {
+		s += fmt.Sprintf("  annotations: {%s}\n", strings.Join(asks, ", "))
 	}
 	s += fmt.Sprintf("spec:\n  clusterIP: %s\n  ports:\n  - port: %s\n    protocol: %s\n", ip, port, m.Protocol)
 	if m.NodePort > 0 {
