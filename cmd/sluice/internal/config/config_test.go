@@ -172,6 +172,11 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--scheduler=mh,mh-port --slow-start=30s", func(c Config) bool {
 			return c.DataPath.Policies == lb.Policies{Scheduler: "mh,mh-port", SlowStart: 30e9}
 		}},
+		{"--outlier-ejection", func(c Config) bool { return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.On} }},
+		{"--outlier-ejection=false", func(c Config) bool {
+			return c.DataPath.Policies == lb.Policies{} && !c.DataPath.Outlier.Enabled
+		}},
+		{"--auto-stabilization=1m", func(c Config) bool { return c.DataPath.Stabilization == time.Minute }},
 		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
 	} {
 		if c := parse(t, append(strings.Fields(test.args), "--manifests=x")...); !test.ok(c) {

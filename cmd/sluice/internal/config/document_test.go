@@ -80,6 +80,7 @@ func TestMode(t *testing.T) {
 		{"mode: userspace\n", "", ModeUserspace, ""},
 		{"mode: ipvs\n", "iptables", ModeIPVS, ruled},
 		{"mode: nftables\n", "", ModeNFTables, ""},
+		{"mode: auto\n", "", ModeAuto, ""},
 		{"", "nftables", ModeNFTables, ""},
 	} {
 		args := []string{"--config", write(t, "f.yaml", header+test.file)}

@@ -2,5 +2,6 @@
 // other beside mixed traffic, changes and upgrades for as long as asked.
 //
 // The victims are the clients of Services that are not attacked: requests on open connections, new connections, UDP and
-// SCTP. Whatever the attack, none of them may see an error. The figures of a soak are a row a minute.
+// SCTP, and those of Services on data path auto, which move. Whatever the attack, none of them may see an error. The
+// figures of a soak are a row a minute.
 package soak

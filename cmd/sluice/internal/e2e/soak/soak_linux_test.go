@@ -45,11 +45,12 @@ type row struct {
 	resident                             int64 // bytes
 	descriptors, goroutines              int
 	upgrade                              time.Duration // 0: it failed
+	moves                                int           // of Services on data path auto
 	dropped                              int64         // by the kernel for want of room, of all packets of this machine
 }
 
 // TestSoak runs everything at once for as long as asked: traffic of all protocols, endpoints that change each second,
-// Services that come and go, an upgrade and an attack in each row.
+// Services that come and go, or move between data paths, an upgrade and an attack in each row.
 func TestSoak(t *testing.T) {
 	p := planned()
 	s := newStage(t)
@@ -61,6 +62,7 @@ func TestSoak(t *testing.T) {
 	var changing sync.WaitGroup
 	changing.Go(func() { s.change(ctx) })
 	s.victims.start()
+	s.victims.startMovers()
 	defer func() {
 		cancel()
 		changing.Wait()
@@ -123,6 +125,8 @@ func (s *stage) minute(ctx context.Context, p plan, atk attack) (r row) {
 	dropped, err := lab.Dropped()
 	testbed.Check(s.Lab.T, err)
 	r.dropped, s.dropped = dropped-s.dropped, dropped
+	moves := s.moved()
+	r.moves, s.moves = moves-s.moves, moves
 	return r
 }
 
@@ -137,6 +141,7 @@ func (s *stage) change(ctx context.Context) {
 		case <-tick.C:
 		}
 		s.publish(turn)
+		s.publishMovers(turn)
 		if turn%5 == 0 {
 			s.newcomer(turn)
 		}
@@ -145,15 +150,15 @@ func (s *stage) change(ctx context.Context) {
 
 // header is that of the table.
 const header = "| minute | attack | requests | p99 ms | connections | p99 ms | datagrams | SCTP | errors | lost | " +
-	"dropped by the kernel | RSS MB | descriptors | goroutines | upgrade ms |\n" +
-	"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+	"dropped by the kernel | RSS MB | descriptors | goroutines | upgrade ms | moves |\n" +
+	"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
 func (r row) String() string {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/1e6) }
-	return fmt.Sprintf("| %d | %s | %d | %s | %d | %s | %d | %d | %d | %d | %d | %.1f | %d | %d | %s |\n", r.minute, r.attack,
+	return fmt.Sprintf("| %d | %s | %d | %s | %d | %s | %d | %d | %d | %d | %d | %.1f | %d | %d | %s | %d |\n", r.minute, r.attack,
 		r.requests.done, ms(r.requests.p99), r.fresh.done, ms(r.fresh.p99), r.datagrams.done, r.messages.done,
 		r.requests.wrong+r.fresh.wrong+r.messages.wrong, r.datagrams.wrong, r.dropped, float64(r.resident)/1e6,
-		r.descriptors, r.goroutines, ms(r.upgrade))
+		r.descriptors, r.goroutines, ms(r.upgrade), r.moves)
 }
 
 // What the last quarter may have more than the first quarter after the first row, in which everything is new.
@@ -166,6 +171,9 @@ const (
 // verdict says what is wrong with a soak: errors, or what grows.
 func verdict(rows []row) (problems []string) {
 	for _, r := range rows {
+		if r.moves == 0 {
+			problems = append(problems, fmt.Sprintf("minute %d, %s: no Service moved", r.minute, r.attack))
+		}
 		for _, c := range []struct {
 			name string
 			count
@@ -213,7 +221,7 @@ func TestVerdict(t *testing.T) {
 		c := count{done: 10}
 		for range 12 {
 			rows = append(rows, row{requests: c, fresh: c, datagrams: c, messages: c,
-				resident: 30e6, descriptors: 100, goroutines: 20})
+				resident: 30e6, descriptors: 100, goroutines: 20, moves: 5})
 		}
 		return rows
 	}
@@ -229,6 +237,7 @@ func TestVerdict(t *testing.T) {
 	}
 	for want, spoil := range map[string]func([]row){
 		"1 of 11 requests failed": func(rows []row) { rows[3].requests.wrong = 1 },
+		"no Service moved":        func(rows []row) { rows[4].moves = 0 },
 		"no messages":             func(rows []row) { rows[5].messages.done = 0 },
 		"bytes of memory grow":    late(func(r *row) { r.resident = 50e6 }),
 		"descriptors grow":        late(func(r *row) { r.descriptors = 150 }),

@@ -23,6 +23,7 @@ type stage struct {
 	*attacker
 	pidFile, socket string
 	dropped         int64 // by the kernel, until the last row
+	moves           int   // until then
 }
 
 func newStage(t *testing.T) *stage {
@@ -33,6 +34,7 @@ func newStage(t *testing.T) *stage {
 	testbed.Check(t, l.Node.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint("40000 ", 40000+nodePorts-1)))
 	s := &stage{Lab: l, victims: newVictims(l), attacker: newAttacker(l),
 		pidFile: filepath.Join(run, "pid"), socket: filepath.Join(run, "handover.sock")}
+	s.publishMovers(0)
 	var err error
 	l.File, err = os.Create(filepath.Join(run, "log"))
 	testbed.Check(t, err)
@@ -54,7 +56,8 @@ func newStage(t *testing.T) *stage {
 // start starts the program. A flow is in use for longer than the pause between two questions.
 func (s *stage) start() {
 	s.Lab.T.Helper()
-	s.Lab.Start("--pid-file", s.pidFile, "--handover-socket", s.socket, "--udp-timeout", "2s")
+	s.Lab.Start("--pid-file", s.pidFile, "--handover-socket", s.socket, "--udp-timeout", "2s",
+		"--auto-stabilization", stabilizes.String())
 	s.Lab.Eventually("the program can be upgraded", func() bool {
 		_, err := os.Stat(s.socket)
 		return err == nil && s.pid() != 0
