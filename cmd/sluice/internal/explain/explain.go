@@ -125,8 +125,8 @@ func (q *query) answer(w io.Writer) (err error) {
 		mode, ok = agent.Userspace, true
 	}
 	if !ok {
-		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, queue, nftables, iptables, ipvs, auto or winuserspace",
-			q.mode)
+		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, queue, nftables, iptables, ipvs, auto or "+
+			"winuserspace", q.mode)
 	}
 	var client netip.Addr
 	if q.client != "" {
