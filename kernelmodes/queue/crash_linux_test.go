@@ -74,10 +74,16 @@ func process(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, l
 // launch starts the program.
 func launch(t *testing.T, l *lab.Lab, backends []string) (p *testbed.Process, line func() string) {
 	t.Helper()
+	return run(t, l.Node, "serve", backends...)
+}
+
+// run starts a program on a host, and returns what reads a line of it.
+func run(t *testing.T, h *testbed.Host, program string, args ...string) (p *testbed.Process, line func() string) {
+	t.Helper()
 	r, w, err := os.Pipe()
 	testbed.Check(t, err)
 	t.Cleanup(func() { _ = r.Close() })
-	c := l.Node.Self(t.Context(), "serve", backends...)
+	c := h.Self(t.Context(), program, args...)
 	c.Stdout = w
 	p, err = c.Launch()
 	testbed.Check(t, err)

@@ -16,7 +16,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m, testbed.Programs{"serve": serve})) }
+func TestMain(m *testing.M) {
+	os.Exit(testbed.Main(m, testbed.Programs{"serve": serve, "flood": flood, "sink": sink}))
+}
 
 var epoch = time.Now()
 

@@ -90,18 +90,16 @@ type FlowStats struct {
 // error wraps syscall.EPERM. Rules that ask are to be written afterwards: a kernel may have events of those flows only
 // that began while anyone listened.
 func (s *Server) Start() (err error) {
+	s.startHolding()
+	if s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld); err != nil {
+		s.endHolding()
+		return err // first, and so nothing is opened for conntrack each time that Await tries
+	}
 	s.following.shares = s.Shares
 	s.following.cannot = s.follow()
-	s.startHolding()
-	s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld)
-	if err == nil {
-		if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
-			err = errors.Join(err, s.held.Close())
-		}
-	}
-	if err != nil {
+	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
 		s.endHolding()
-		return errors.Join(err, s.unfollow())
+		return errors.Join(err, s.held.Close(), s.unfollow())
 	}
 	if s.following.cannot == nil {
 		s.Read()

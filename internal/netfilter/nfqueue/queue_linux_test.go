@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -209,6 +210,49 @@ func TestRepeated(t *testing.T) {
 	testbed.Check(t, q.Close())
 	if s := q.Stats(); s.Packets != both+1 || s.Repeated > 1 {
 		t.Errorf("%+v, want 3 packets, one of them repeated at the most", s)
+	}
+}
+
+// TestFull: what finds a queue full goes on as rules say, at once, and is counted; the others wait, and are not many.
+func TestFull(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	addr := loopback(false)
+	at := func(p uint16) string { return netip.AddrPortFrom(addr, p).String() }
+	var arrived [2]atomic.Int64 // by rules, by verdicts
+	for i := range arrived {
+		pc, err := h.ListenPacket(t.Context(), "udp", at(uint16(1000+i)))
+		testbed.Check(t, err)
+		t.Cleanup(func() { _ = pc.Close() })
+		go func() {
+			for b := make([]byte, 1); ; arrived[i].Add(1) {
+				if _, _, err := pc.ReadFrom(b); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	h.DoT(t, func() error { rules(t, false, map[uint32]uint16{1: 1001}); return nil })
+	sent := make(chan struct{})
+	var q *Queues
+	h.DoT(t, func() (err error) {
+		q, err = Open(7, 2, func(p *Packet) Verdict { <-sent; return Verdict{Accept, 1 << 16} })
+		return err
+	})
+	const flows, wait = 3000, 500 // in each queue
+	for range flows {
+		c, err := h.Dial(t.Context(), "udp", at(port))
+		testbed.Check(t, err)
+		_, err = c.Write([]byte("?"))
+		testbed.Check(t, errors.Join(err, c.Close()))
+	}
+	testbed.Eventually(t, "most have gone on", func() bool { return arrived[0].Load() >= flows-2*wait })
+	close(sent)
+	testbed.Eventually(t, "all have", func() bool { return arrived[0].Load()+arrived[1].Load() == flows })
+	_, err := h.Dial(t.Context(), "udp", at(port))
+	testbed.Check(t, err)
+	testbed.Check(t, q.Close())
+	if s := q.Stats(); s.Packets != uint64(arrived[1].Load()) || s.Packets > 2*wait || s.Missed > flows-s.Packets {
+		t.Errorf("%+v, and %d by rules", s, arrived[0].Load())
 	}
 }
 

@@ -1,0 +1,175 @@
+package queue
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+var (
+	rates   = flag.String("rates", "", "new flows in a second for TestRates, as 10000,30000")
+	seconds = flag.Float64("seconds", 3, "how long each rate of TestRates lasts")
+)
+
+// payload is what a datagram of TestRates has: when it was sent, by the clock of the host.
+const payload = 8
+
+// flood is a program that sends a datagram for each of so many new flows, at a rate that does not depend on anything
+// else, from the addresses after a first one, and prints how late it was at the most.
+func flood(args []string) int {
+	from, to := netip.MustParseAddr(args[0]), netip.MustParseAddrPort(args[1])
+	rate, _ := strconv.Atoi(args[2])
+	count, _ := strconv.Atoi(args[3])
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	const ip, udp, ports = 20, 8, 40000
+	b := make([]byte, ip+udp+payload)
+	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_UDP
+	copy(b[16:], to.Addr().AsSlice())
+	binary.BigEndian.PutUint16(b[ip+2:], to.Port())
+	binary.BigEndian.PutUint16(b[ip+4:], udp+payload)
+	sa := &unix.SockaddrInet4{Addr: to.Addr().As4()}
+	begun, late := time.Now(), time.Duration(0)
+	for i := range count {
+		if i%ports == 0 {
+			from = from.Next()
+			copy(b[12:], from.AsSlice())
+		}
+		binary.BigEndian.PutUint16(b[ip:], uint16(20000+i%ports))
+		at := begun.Add(time.Duration(i) * time.Second / time.Duration(rate))
+		if wait := time.Until(at); wait > 0 {
+			time.Sleep(wait)
+		} else {
+			late = max(late, -wait)
+		}
+		binary.NativeEndian.PutUint64(b[ip+udp:], uint64(time.Now().UnixNano()))
+		if err := unix.Sendto(fd, b, 0, sa); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	fmt.Println(late.Round(10*time.Microsecond), time.Since(begun).Round(time.Millisecond))
+	return 0
+}
+
+// sink is a program that receives datagrams until SIGTERM, and prints how long they took from when they were sent until
+// the kernel had them.
+func sink(args []string) int {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	at := netip.MustParseAddrPort(args[0])
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	var took []time.Duration
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b, oob := make([]byte, 64), make([]byte, 64)
+		for {
+			n, m, _, _, err := unix.Recvmsg(fd, b, oob, 0)
+			if err != nil || n < payload { // the end
+				return
+			}
+			control, err := unix.ParseSocketControlMessage(oob[:m])
+			if err != nil || len(control) == 0 {
+				continue
+			}
+			data := control[0].Data
+			got := int64(binary.NativeEndian.Uint64(data))*1e9 + int64(binary.NativeEndian.Uint64(data[8:]))
+			took = append(took, time.Duration(got-int64(binary.NativeEndian.Uint64(b))))
+		}
+	}()
+	fmt.Println("ready")
+	<-stop
+	_ = unix.Shutdown(fd, unix.SHUT_RD)
+	<-done
+	slices.Sort(took)
+	part := func(of float64) time.Duration {
+		if len(took) == 0 {
+			return 0
+		}
+		return took[min(len(took)-1, int(of*float64(len(took))))].Round(100 * time.Nanosecond)
+	}
+	fmt.Printf("%d arrived; p50 %v, p99 %v, p99.9 %v, longest %v\n", len(took), part(0.5), part(0.99), part(0.999), part(1))
+	return 0
+}
+
+// cpu returns how much this process has used.
+func cpu(t *testing.T) time.Duration {
+	t.Helper()
+	var used unix.Rusage
+	testbed.Check(t, unix.Getrusage(unix.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// TestRates measures how long first packets take from client to endpoint, with a server that chooses and, at the same
+// rates, where the kernel does: the difference is what asking costs a flow.
+func TestRates(t *testing.T) {
+	if *rates == "" {
+		t.Skip("it measures; give -rates")
+	}
+	n := newNode(t, testbed.Config{Pods: 2}) // the second asks: what comes from outside is masqueraded
+	s := lab.Simple("dns", lab.VIP(false, 1).String(), 53, lb.UDP, lab.Backend(n.Pods[0], false, 8053))
+	n.Sync(s)
+	one := func(rate int) {
+		t.Helper()
+		n.Node.Run(t, "conntrack", "-F")
+		n.Read() // packets that were dropped have no entry that ends
+		testbed.Eventually(t, "flows have ended", func() bool { return n.Stats().Flows.Known == 0 })
+		before := n.Stats()
+		receiver, received := run(t, n.Pods[0], "sink", s.Backends[0].Addr.String())
+		if got := received(); got != "ready" {
+			t.Fatal(got)
+		}
+		count := int(float64(rate) * *seconds)
+		sender, sent := run(t, n.Pods[1], "flood", n.Pods[1].Addr4.String(), s.Addresses[0].Addr.String(), strconv.Itoa(rate),
+			strconv.Itoa(count))
+		used := cpu(t)
+		late := sent()
+		testbed.Check(t, sender.Wait(t.Context()))
+		receiver.Signal(syscall.SIGTERM)
+		got, after := received(), n.Stats()
+		used = cpu(t) - used
+		testbed.Check(t, receiver.Wait(t.Context()))
+		t.Logf("%d flows/s, %d flows: %s; chosen %d, missed %d; server %v of a core for each; sender late by %s at most",
+			rate, count, got, after.Chosen-before.Chosen, after.Queues.Missed-before.Queues.Missed,
+			used/time.Duration(count), late)
+	}
+	all := func() {
+		for _, text := range strings.Split(*rates, ",") {
+			rate, err := strconv.Atoi(text)
+			testbed.Check(t, err)
+			one(rate)
+		}
+	}
+	t.Log("with a server:")
+	all()
+	testbed.Check(t, n.Server.Close())
+	t.Log("without one:")
+	all()
+}
