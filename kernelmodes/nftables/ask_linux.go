@@ -39,6 +39,7 @@ func (s *shape) asks(t *nft.Table) {
 		})
 	}
 	t.SetChain(chainChosen, nil, []nft.Rule{
+		s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)).GotoChain(chainReject).Rule("refused"),
 		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule(""),
 	})
 }
@@ -81,7 +82,7 @@ func (e *endpoints) take(addr netip.AddrPort, mask uint32) uint32 {
 	case had:
 		g.number = kept
 		delete(e.kept, addr)
-	case e.last != mask && bits.OnesCount32(mask) > 0:
+	case e.last != mask-one && bits.OnesCount32(mask) > 0:
 		e.last += one
 		g.number = e.last
 	case len(e.free) > 0:

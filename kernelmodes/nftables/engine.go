@@ -39,7 +39,7 @@ type Ask struct {
 	First, Count uint16
 
 	// Mask is the bits of a mark that the number is in: consecutive ones, but those of Masquerade. They
-	// are cleared when the destination is known.
+	// are cleared when the destination is known. All of them together refuse the client.
 	Mask uint32
 
 	// Target uses the target NFQUEUE of iptables, for kernels whose nf_tables has no queues.

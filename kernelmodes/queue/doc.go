@@ -12,9 +12,9 @@
 //
 // What becomes of a flow is heard from conntrack ([Server.Start] listens): it is in flight at its
 // endpoint until both ends have closed, it was reset, or its entry has gone, so that least
-// connections and limits are those of user space. A client beyond a limit is not answered: its
-// packet is dropped, and it sends again. An endpoint that resets the first packet of a connection,
-// or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
+// connections and limits are those of user space. A connection of TCP beyond a limit is reset; an association, and
+// what no endpoint has room for, is not answered: the client sends again. An endpoint that resets the first packet of a
+// connection, or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
 // is another endpoint, so that the client's next SYN is asked about again; in the first it is refused.
 // Whose reset it was the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct):
 // else each client is believed once in an interval (see package lb). One Service, or one client, has a share only of the

@@ -93,7 +93,7 @@ func (k *flowKey) host() (h host) {
 // repeats reports whether a first packet is of a flow that was held and got its endpoint a moment ago: the client has
 // sent it again meanwhile.
 func (one *flow) repeats(now int64) bool {
-	return one.held && one.choice.Valid() && one.id == 0 && now-one.since < moment
+	return one.held && one.choice.Valid() && now-one.since < moment
 }
 
 // isUDP reports whether an answer is not to be expected within a time.

@@ -200,7 +200,8 @@ func (s *Server) over(w *waiting) bool {
 	case number != 0:
 		action, count := nfqueue.Accept, &s.chosen
 		if !s.keep(&w.key, &one) {
-			action, count = nfqueue.Drop, &s.limited
+			count = &s.limited
+			action, number = s.refusal(&w.key, lb.ErrServiceLimit, 0)
 		}
 		count.Add(1)
 		s.letGo(w, action, number)
@@ -213,9 +214,9 @@ func (s *Server) over(w *waiting) bool {
 	action := nfqueue.Accept
 	if limits(err) {
 		s.limited.Add(1)
-		action = nfqueue.Drop
+		action, number = s.refusal(&w.key, err, 0)
 	}
-	s.letGo(w, action, 0)
+	s.letGo(w, action, number)
 	return true
 }
 

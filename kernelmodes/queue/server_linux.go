@@ -59,7 +59,7 @@ type Stats struct {
 	None      uint64 // the Balancer had no endpoint, or does not admit the client
 	Unknown   uint64 // the kernel does not have the endpoint that was chosen yet
 	Undecided uint64 // held packets whose verdict was not taken
-	Limited   uint64 // dropped, since the endpoints, the Service or the client have as many connections as they may
+	Limited   uint64 // reset or dropped, since the endpoints, the Service or the client have as many connections as they may
 	Strays    uint64 // in the midst of connections that the kernel does not know: they went where new ones would
 	Flows     FlowStats
 	Holds     HoldStats
@@ -178,11 +178,11 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 			return v
 		}
 		s.limited.Add(1)
-		v.Action = nfqueue.Drop
+		v.Action, v.Mark = s.refusal(&k, lb.ErrServiceLimit, v.Mark&^s.Ask.Mask)
 		return v
 	case limits(err):
 		s.limited.Add(1)
-		v.Action = nfqueue.Drop // the client sends it again
+		v.Action, v.Mark = s.refusal(&k, err, v.Mark)
 	case waits(err) && !holds && s.mayHold(&f):
 		v = nfqueue.Verdict{Action: nfqueue.To(s.Ask.First + s.Ask.Count), Mark: p.Mark}
 	case waits(err) && holds && s.hold(&k, &f, p, err == nil):
@@ -239,6 +239,15 @@ func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
 	}
 	to.since = f.Now
 	return s.engine(f).Number(to.choice.Backend()), nil
+}
+
+// refusal returns what becomes of a client beyond a limit, whose packet has a mark: a connection of TCP is reset, unless
+// an endpoint may have room soon. Others are not answered, and ask again.
+func (s *Server) refusal(k *flowKey, err error, mark uint32) (nfqueue.Action, uint32) {
+	if k.protocol == lb.TCP && err != lb.ErrFull { //nolint:errorlint // it is never wrapped
+		return nfqueue.Accept, mark | s.Ask.Mask
+	}
+	return nfqueue.Drop, mark
 }
 
 // waits reports whether there is no endpoint, or, without an error, the kernel does not have it yet.

@@ -327,7 +327,7 @@ func (s scrape) queue(n Queue) {
 		"from the first Service there on; else the kernel does.", answering)
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
-		"its rules do not have it yet (unknown), or dropped because of a limit that the Service requests (limited), "+
+		"its rules do not have it yet (unknown), or reset or dropped because of a limit that the Service requests (limited), "+
 		"or in the midst of connections that the kernel does not know (stray).", "result",
 		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited},
 			{"stray", n.Strays}})
