@@ -15,8 +15,8 @@ const (
 	// manyFlows is how many are known at the same time, in some 40 MB. Others are not in flight, as far as is known.
 	manyFlows = 1 << 18
 
-	// flowParts are for goroutines not to wait for each other. Each has its own shares, since the flows of a Service and
-	// of a client are spread evenly.
+	// flowParts are for goroutines not to wait for each other. Each has its own shares, since the flows of a Service
+	// and of a client are spread evenly.
 	flowParts = 64
 
 	// moment is how long packets may be between the queues.

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// While a Service has no endpoint that requests it (lb.Policies.Hold) the first packet of a flow stays in the kernel, in
-// a queue of its own: the kernel looks through all that is in a queue for the packet of a verdict. It goes on when the
-// Balancer has an endpoint and the kernel has its number, of which [Server.Wake] says, those first that came first; and
-// without one when it has waited for long enough, so that rules refuse it.
+// While a Service has no endpoint that requests it (lb.Policies.Hold) the first packet of a flow stays in the
+// kernel, in a queue of its own: the kernel looks through all that is in a queue for the packet of a verdict. It
+// goes on when the Balancer has an endpoint and the kernel has its number, of which [Server.Wake] says, those first
+// that came first; and without one when it has waited for long enough, so that rules refuse it.
 
 const (
 	// manyHeld is how many packets stay at the same time, of all Services, and longestHeld how many bytes one may have.
@@ -97,8 +97,8 @@ func (s *Server) mayHold(f *lb.Flow) bool {
 	return !s.holding.ended.Load() && s.Balancer.Policies(f.Frontend).Hold > 0
 }
 
-// hold has a packet stay for which there is no endpoint, or none that the kernel has yet, which it has soon unless there
-// are too many. False: its Service does not request that, or too many do.
+// hold has a packet stay for which there is no endpoint, or none that the kernel has yet, which it has soon unless
+// there are too many. False: its Service does not request that, or too many do.
 func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet, soon bool) bool {
 	h := &s.holding
 	place, wait, full := s.Balancer.Hold(f, f.Now)
@@ -134,7 +134,7 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet, soon bool) bool
 	h.tally.add(id, k.host(), 1)
 	h.holds.Add(1)
 	h.held.Add(1)
-	if len(h.list) == 1 || w.until < h.next || s.Balancer.Ends(f) { // or since the Pick, and too soon for Wake to see it
+	if len(h.list) == 1 || w.until < h.next || s.Balancer.Ends(f) { // or since the Pick, too soon for Wake to see it
 		notify(h.wake)
 	}
 	return true

@@ -57,7 +57,7 @@ func flood(args []string) int {
 		binary.BigEndian.PutUint16(b[ip:], uint16(20000+i%ports))
 		at := begun.Add(time.Duration(i) * time.Second / time.Duration(rate))
 		if wait := time.Until(at); wait > 0 {
-			time.Sleep(wait)
+			time.Sleep(wait) // the rate is what is asked for
 		} else {
 			late = max(late, -wait)
 		}

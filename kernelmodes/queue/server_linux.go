@@ -59,7 +59,7 @@ type Stats struct {
 	None      uint64 // the Balancer had no endpoint, or does not admit the client
 	Unknown   uint64 // the kernel does not have the endpoint that was chosen yet
 	Undecided uint64 // held packets whose verdict was not taken
-	Limited   uint64 // reset or dropped, since the endpoints, the Service or the client have as many connections as they may
+	Limited   uint64 // reset or dropped: the endpoints, the Service or the client have as many connections as they may
 	Strays    uint64 // in the midst of connections that the kernel does not know: they went where new ones would
 	Flows     FlowStats
 	Holds     HoldStats
@@ -241,8 +241,8 @@ func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
 	return s.engine(f).Number(to.choice.Backend()), nil
 }
 
-// refusal returns what becomes of a client beyond a limit, whose packet has a mark: a connection of TCP is reset, unless
-// an endpoint may have room soon. Others are not answered, and ask again.
+// refusal returns what becomes of a client beyond a limit, whose packet has a mark: a connection of TCP is reset,
+// unless an endpoint may have room soon. Others are not answered, and ask again.
 func (s *Server) refusal(k *flowKey, err error, mark uint32) (nfqueue.Action, uint32) {
 	if k.protocol == lb.TCP && err != lb.ErrFull { //nolint:errorlint // it is never wrapped
 		return nfqueue.Accept, mark | s.Ask.Mask

@@ -235,7 +235,7 @@ func TestFull(t *testing.T) {
 	sent := make(chan struct{})
 	var q *Queues
 	h.DoT(t, func() (err error) {
-		q, err = Open(7, 2, func(p *Packet) Verdict { <-sent; return Verdict{Accept, 1 << 16} })
+		q, err = Open(7, 2, func(*Packet) Verdict { <-sent; return Verdict{Accept, 1 << 16} })
 		return err
 	})
 	const flows, wait = 3000, 500 // in each queue

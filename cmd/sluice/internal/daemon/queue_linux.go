@@ -132,7 +132,8 @@ func (q *queues) stats() (m metrics.Queue) {
 		Limited: s.Limited, Strays: s.Strays, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
 		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
 		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
-		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired, NotHeld: metrics.Lacks(s.Holds.Lacks)}
+		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired,
+		NotHeld: metrics.Lacks(s.Holds.Lacks)}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.

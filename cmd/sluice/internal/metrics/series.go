@@ -327,15 +327,16 @@ func (s scrape) queue(n Queue) {
 		"from the first Service there on; else the kernel does.", answering)
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
-		"its rules do not have it yet (unknown), or reset or dropped because of a limit that the Service requests (limited), "+
-		"or in the midst of connections that the kernel does not know (stray).", "result",
+		"its rules do not have it yet (unknown), or reset or dropped because of a limit that the Service requests "+
+		"(limited), or in the midst of connections that the kernel does not know (stray).", "result",
 		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited},
 			{"stray", n.Strays}})
 	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say.",
 		float64(n.Known))
 	s.counters("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, by whose "+
-		"share was full: that of all together, or of the client, or of the Service (--max-client-share, --max-service-share). "+
-		"They are forwarded, unless their Service has a limit of connections.", "share", n.NotFollowed.readings())
+		"share was full: that of all together, or of the client, or of the Service (--max-client-share, "+
+		"--max-service-share). They are forwarded, unless their Service has a limit of connections.", "share",
+		n.NotFollowed.readings())
 	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
 		"reset was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
 	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
