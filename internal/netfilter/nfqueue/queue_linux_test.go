@@ -223,6 +223,12 @@ func TestFull(t *testing.T) {
 		pc, err := h.ListenPacket(t.Context(), "udp", at(uint16(1000+i)))
 		testbed.Check(t, err)
 		t.Cleanup(func() { _ = pc.Close() })
+		raw, err := pc.(syscall.Conn).SyscallConn()
+		testbed.Check(t, err)
+		testbed.Check(t, raw.Control(func(fd uintptr) { // for all of them
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
+		}))
+		testbed.Check(t, err)
 		go func() {
 			for b := make([]byte, 1); ; arrived[i].Add(1) {
 				if _, _, err := pc.ReadFrom(b); err != nil {
