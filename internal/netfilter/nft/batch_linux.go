@@ -120,8 +120,16 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprintf("%s: %v", r.what, r.errno) }
 func (r *refusal) Unwrap() error { return r.errno }
 
+// large is how many bytes a batch has whose notifications cost more than to do without them.
+const large = 1 << 16
+
 // send has the kernel do the batch.
-func (b *batch) send() error { return nfnl.Commit(b.transact) }
+func (b *batch) send() error {
+	if len(b.bytes) < large {
+		return nfnl.Commit(b.transact)
+	}
+	return unheard(b.transact)
+}
 
 func (b *batch) transact() error {
 	last, acknowledged := b.start, b.count

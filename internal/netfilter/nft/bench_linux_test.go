@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -8,9 +9,22 @@ import (
 )
 
 // BenchmarkWrite is a table of 10,000 chains with a rule and 100,000 elements: all of it, a change of one element, a
-// look at what the kernel has, and the repair when the table was deleted.
+// look at what the kernel has, and the repair when the table was deleted; beside a monitor, as the program has one.
 func BenchmarkWrite(b *testing.B) {
 	testbed.NewHostsT(b, "host")[0].Enter(b)
+	m, err := OpenMonitor()
+	if err != nil {
+		b.Fatal(err)
+	}
+	ended := make(chan error)
+	ctx, cancel := context.WithCancel(b.Context())
+	go func() { ended <- m.Run(ctx, func() {}) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	}()
 	x := &Table{Name: "large"}
 	x.AddSet(Set{Name: "services", Key: []Field{Address, Protocol, Port}, Verdicts: true})
 	shard := func(service int) string { return fmt.Sprintf("endpoints-%02x", service%256) }

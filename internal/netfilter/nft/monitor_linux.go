@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -17,7 +18,16 @@ import (
 
 // Monitor notices transactions of nf_tables by other programs, in the network namespace of
 // the thread that called OpenMonitor.
-type Monitor struct{ file *os.File }
+type Monitor struct {
+	file    *os.File
+	changed func() // of Run
+}
+
+// running are the monitors in Run, which do not listen to large transactions of this process.
+var running struct {
+	sync.Mutex
+	all map[*Monitor]struct{}
+}
 
 // nfnlgrpNFTables is NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h.
 const nfnlgrpNFTables = 7
@@ -29,7 +39,7 @@ func OpenMonitor() (*Monitor, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	m := &Monitor{os.NewFile(uintptr(fd), "nf_tables monitor")}
+	m := &Monitor{file: os.NewFile(uintptr(fd), "nf_tables monitor")}
 	// A packet filter reads in network order (linux/filter.h), and the type is in host order.
 	const newGen = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, newGen))
@@ -53,9 +63,57 @@ func OpenMonitor() (*Monitor, error) {
 	return m, nil
 }
 
-// Run calls changed after each transaction of another program until the context ends. It closes
-// the monitor.
+// subscribe joins the group of nf_tables' notifications, by NETLINK_ADD_MEMBERSHIP, or leaves it.
+func (m *Monitor) subscribe(option int) error {
+	raw, err := m.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err2 := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, nfnlgrpNFTables)
+	})
+	return errors.Join(err, err2)
+}
+
+// unheard does a transaction while no monitor of this process listens: as long as any does, the kernel makes a message
+// of a page for each element, rule and chain, which takes it as long as all else. What other programs write meanwhile
+// is noticed by the generation.
+func unheard(transact func() error) error {
+	running.Lock()
+	defer running.Unlock()
+	since := nfnl.Generation()
+	for m := range running.all {
+		_ = m.subscribe(unix.NETLINK_DROP_MEMBERSHIP) // else it hears this
+	}
+	err := nfnl.Commit(transact)
+	for m := range running.all {
+		if m.subscribe(unix.NETLINK_ADD_MEMBERSHIP) != nil {
+			_ = m.file.Close() // so that Run returns: it would never hear anything again
+		}
+	}
+	if _, alone := nfnl.Alone(since); !alone {
+		for m := range running.all {
+			m.changed()
+		}
+	}
+	return err
+}
+
+// Run calls changed after each transaction of another program until the context ends, and after some at once. changed
+// is also called by goroutines that write tables, and must not block. Run closes the monitor.
 func (m *Monitor) Run(ctx context.Context, changed func()) error {
+	m.changed = changed
+	running.Lock()
+	if running.all == nil {
+		running.all = make(map[*Monitor]struct{})
+	}
+	running.all[m] = struct{}{}
+	running.Unlock()
+	defer func() {
+		running.Lock()
+		defer running.Unlock()
+		delete(running.all, m)
+	}()
 	stop := context.AfterFunc(ctx, func() { _ = m.file.Close() })
 	defer stop()
 	defer m.file.Close()

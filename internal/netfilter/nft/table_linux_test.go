@@ -385,7 +385,7 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// A monitor notices what other programs write, and not what this one does.
+// A monitor notices what other programs write, and not what this one does, be it much.
 func TestMonitor(t *testing.T) {
 	eachFamily(t, func(t *testing.T, x *Table) {
 		m, err := OpenMonitor()
@@ -395,14 +395,44 @@ func TestMonitor(t *testing.T) {
 		changes, done := make(chan struct{}, 10), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { done <- m.Run(ctx, func() { changes <- struct{}{} }) }()
+		noticed := func(what string) {
+			t.Helper()
+			select {
+			case <-changes:
+			case <-time.After(10 * time.Second):
+				t.Errorf("the monitor did not notice %s", what)
+			}
+			if len(changes) > 0 {
+				t.Errorf("beside %s the monitor noticed %d changes more", what, len(changes))
+			}
+		}
+		other := func(verb string) { nft(t, verb, "table", family4or6(x), "other") }
 		x.Forget()
 		write(t, x)
-		nft(t, "add", "table", family4or6(x), "other")
-		select {
-		case <-changes:
-		case <-time.After(10 * time.Second):
-			t.Error("the monitor noticed nothing")
+		other("add")
+		noticed("another table")
+		for i := range 2000 {
+			x.Add("endpoints", Element{Key: Key(uint32(1000), uint32(i)), Data: anyElement(x, "endpoints").Data}, 1)
 		}
+		write(t, x)
+		x.Forget()
+		write(t, x)
+		other("delete")
+		noticed("the end of that table, after large transactions")
+		b, err := x.whole()
+		if err != nil || len(b.bytes) < large {
+			t.Fatal(len(b.bytes), err)
+		}
+		err = unheard(func() error {
+			other("add")
+			return b.transact()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		noticed("another table in a large transaction")
+		other("delete")
+		noticed("its end")
 		cancel()
 		if err := <-done; err != nil || len(changes) > 0 {
 			t.Errorf("%v, and it noticed %d changes more", err, len(changes))
