@@ -307,7 +307,7 @@ func (a *Agent) intact(ctx context.Context) bool {
 	}
 	intact := true
 	for i := range a.Families {
-		changed, err := a.Families[i].verify(ctx)
+		changed, err := a.Families[i].verify(ctx, func(path Path) { a.forwarders[i][path].repair(ctx, a) })
 		if ctx.Err() != nil {
 			return true
 		}

@@ -20,6 +20,7 @@ type forwarder struct {
 	begun  bool  // it has been passed something
 	synced bool  // it makes what has says; else the next Sync is whole
 	failed error // in this attempt: its Services go elsewhere
+	node   lb.Node
 }
 
 // wants returns what a piece has for this engine, or nil.
@@ -129,12 +130,29 @@ func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
 			}
 		}
 	}
-	e.begun = true
+	e.begun, e.node = true, plan.node
 	err := e.engine.Sync(ctx, d, plan.node)
 	if e.synced = err == nil; err != nil {
 		return fmt.Errorf("forward Services by %s: %w", e.path, err)
 	}
 	return nil
+}
+
+// repair has the engine write again what another program has changed, before all else is looked at: until then the
+// Services that it forwards may not be served. The attempt that follows makes sure of it, and reports it.
+func (e *forwarder) repair(ctx context.Context, a *Agent) {
+	if !e.synced {
+		return
+	}
+	resume, err := a.Pause(ctx) // wait while everything is being handed over
+	if err != nil {
+		return // so is this process's end
+	}
+	defer resume()
+	if err := e.engine.Sync(ctx, lb.Delta{}, e.node); err != nil {
+		a.Log.Warn("writing rules again failed", zap.Stringer("data_path", e.path),
+			zap.Bool("ipv6", e.ipv6), zap.Error(err))
+	}
 }
 
 // engines returns those of the families that are steered, in the order in which a packet

@@ -22,6 +22,7 @@ type inKernel struct {
 	services map[lb.ID]*lb.Service // as passed
 	has      map[lb.Frontend]lb.ID // as made
 	intact   bool
+	asked    func() // whether it is
 	leftover bool
 	fail     error
 
@@ -84,7 +85,12 @@ func (e *inKernel) Sync(_ context.Context, d lb.Delta, _ lb.Node) error {
 	return nil
 }
 
-func (e *inKernel) Verify(context.Context) (bool, error) { return e.intact, nil }
+func (e *inKernel) Verify(context.Context) (bool, error) {
+	if e.asked != nil {
+		e.asked()
+	}
+	return e.intact, nil
+}
 
 // withEngines returns an agent with both engines for IPv4.
 func withEngines(t *testing.T) (*Agent, *kernel, *inKernel, *inKernel) {
@@ -294,6 +300,36 @@ func TestEngineFails(t *testing.T) {
 	}
 	if ipt.intact = false; a.intact(t.Context()) {
 		t.Error("the loss of an engine's rules was not noticed")
+	}
+}
+
+// TestEngineRepairs: an engine whose rules are lost writes them again before others are asked for theirs, and all is
+// written after that.
+func TestEngineRepairs(t *testing.T) {
+	a, k, ipt, ipvs := withEngines(t)
+	mustApply(t, a, requesting(service(lb.TCP, "own", 2, 1), "iptables"), requesting(service(lb.TCP, "two", 3, 1), "ipvs"))
+	k.calls, ipt.intact = nil, false
+	ipvs.asked = func() { k.calls = append(k.calls, "ask ipvs") }
+	if a.intact(t.Context()) || !slices.Equal(k.calls, []string{"iptables1", "ask ipvs"}) {
+		t.Errorf("calls = %v", k.calls)
+	}
+	ipt.intact = true
+	if err := a.Apply(t.Context(), a.want); err != nil || a.Status().Repairs != 1 {
+		t.Errorf("%v, %d repairs", err, a.Status().Repairs)
+	}
+	for _, want := range []string{"iptables1", "ipvs1", "steer"} {
+		if !slices.Contains(k.calls[2:], want) {
+			t.Errorf("calls = %v, without %s", k.calls[2:], want)
+		}
+	}
+
+	k.calls, ipt.intact, ipt.fail, ipvs.asked = nil, false, errors.New("no"), nil
+	if a.intact(t.Context()) || len(k.calls) > 0 {
+		t.Errorf("calls = %v", k.calls)
+	}
+	ipt.intact, ipt.fail = true, nil
+	if err := a.Apply(t.Context(), a.want); err != nil || len(ipt.has) != 1 {
+		t.Errorf("after a repair that failed: %v, %v", err, ipt.has)
 	}
 }
 

@@ -98,8 +98,9 @@ type Family struct {
 func (f *Family) served() bool { return f.Steer != nil || f.Addresses != nil }
 
 // verify returns which parts of a family are not as they were made: steering, addresses, or the data path of an engine.
-// All are asked, since only one that has looked knows that there is something to repair.
-func (f *Family) verify(ctx context.Context) (changed []string, err error) {
+// All are asked, since only one that has looked knows that there is something to repair. repair is called with the path
+// of an engine before others are asked.
+func (f *Family) verify(ctx context.Context, repair func(Path)) (changed []string, err error) {
 	var errs []error
 	ask := func(part string, verify func(context.Context) (bool, error)) {
 		ok, err := verify(ctx)
@@ -115,8 +116,12 @@ func (f *Family) verify(ctx context.Context) (changed []string, err error) {
 		ask("addresses", f.Addresses.Verify)
 	}
 	for path, e := range f.Engines {
-		if e != nil {
-			ask(Path(path).String(), e.Verify)
+		if e == nil {
+			continue
+		}
+		before := len(changed)
+		if ask(Path(path).String(), e.Verify); len(changed) > before {
+			repair(Path(path))
 		}
 	}
 	return changed, errors.Join(errs...)
