@@ -12,6 +12,7 @@ KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0 sigs.k8s.io/kustomize/kus
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
 FUZZTIME ?= 30s
+MODEL    ?= 10000
 
 # How long make soak lasts.
 SOAK ?= 20m
@@ -91,7 +92,7 @@ SHELL := bash
 
 .PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp \
 	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-whole test-packages \
-	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify \
+	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz models lint cross verify \
 	clean
 
 help: ## list the targets
@@ -241,6 +242,10 @@ fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 		echo "fuzz: $$name in $$dir"; \
 		go test -vet=off -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
 	done <<< "$$targets"
+
+models: ## walk through random changes for MODEL (10000) steps, from new seeds
+	go test -count=1 -timeout 0 -run '^TestModel$$' ./cmd/sluice/internal/daemon -model.seed 0 -model.steps $(MODEL)
+	go test -count=1 -timeout 0 -run '^Test(Ask)?Model$$' -p 1 ./kernelmodes/iptables ./kernelmodes/nftables -model.changes $(MODEL)
 
 lint: ## check format, go vet, staticcheck, revive and the module files
 	@echo "gofmt"; unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }

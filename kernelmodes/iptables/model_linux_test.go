@@ -19,13 +19,12 @@ import (
 // what a host would hold that has never seen another set.
 func TestModel(t *testing.T) {
 	const walks = 2 // side by side, since half of the time is the kernel's grace periods
-	// The engine does the same for both families, so that each has half of 2,000 changes.
 	for walk := range walks {
 		t.Run(strconv.Itoa(walk), func(t *testing.T) {
 			t.Parallel()
 			eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
 				t.Parallel()
-				changes := map[bool]int{false: 1000, true: 100}[testing.Short()] / walks
+				changes := lab.Changes() / walks
 				if v.legacy {
 					changes /= 5
 				}

@@ -2,11 +2,13 @@ package lab
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"testing"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -54,6 +56,16 @@ func Plain(ipv6 bool, n int, backends ...int) lb.Service {
 // PodNet is where the addresses of pods are from.
 func PodNet(ipv6 bool) netip.Prefix {
 	return netip.PrefixFrom(IP(ipv6, "pod", 0), map[bool]int{false: 16, true: 48}[ipv6]).Masked()
+}
+
+var changes = flag.Int("model.changes", 300, "`number` of random changes of a family in models of rules; a tenth with -short")
+
+// Changes is how many a test makes of a [Model]. Its seed is another in each run, so that many runs walk as far as a long one.
+func Changes() int {
+	if testing.Short() {
+		return max(1, *changes/10)
+	}
+	return *changes
 }
 
 // Model is a set of Services that changes at random.

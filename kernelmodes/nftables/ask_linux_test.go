@@ -23,14 +23,15 @@ func TestAskModel(t *testing.T) {
 		m := &lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v6}
 		e := &Engine{IPv6: v6, Ask: ask}
 		same := 0
-		for n := range map[bool]int{false: 300, true: 50}[testing.Short()] {
+		changes := lab.Changes()
+		for n := range changes {
 			before := make(map[int]lb.Service)
 			for i, s := range m.Now {
 				before[i] = s
 			}
 			m.Change()
 			had := e.endpoints.given
-			if m.Rand.IntN(40) == 0 {
+			if m.Rand.IntN(40) == 0 || n == changes/2 {
 				e = &Engine{IPv6: v6, Ask: ask} // another process, which gives endpoints the same numbers
 			}
 			took := e.content == nil && len(had) > 0

@@ -153,7 +153,7 @@ func TestDamage(t *testing.T) {
 // what would be written where no other set has been.
 func TestModel(t *testing.T) {
 	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
-		changes := map[bool]int{false: 1000, true: 100}[testing.Short()]
+		changes := lab.Changes()
 		seed := rand.Uint64()
 		t.Logf("seed %d, %d changes", seed, changes)
 		m := &lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v6}
