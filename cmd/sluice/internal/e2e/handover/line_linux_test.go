@@ -204,7 +204,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 			for range flows {
 				g.ask(lab.DNSAddr)
 			}
-			wait(5 * time.Second)
+			wait(time.Second)
 			_, idle, _ := g.asked()
 			t.Logf("before the first upgrade %d connections failed of %d, %d answers missing", g.failed.Load(), g.fresh.Load(), idle)
 			for range 3 {
