@@ -258,9 +258,9 @@ func TestAttacks(t *testing.T) {
 			pause(t.Context(), time.Second)
 			s.unharmed(t, "before")
 			before := s.bitten(atk)
-			lasts := 6 * time.Second
+			lasts := 4 * time.Second
 			if testing.Short() {
-				lasts /= 2
+				lasts = 3 * time.Second
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
