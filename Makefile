@@ -39,8 +39,9 @@ KUBE_VERSION := $(shell awk '$$1 == "k8s.io/kubernetes" { print $$2 }' deploy/e2
 KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k8s.io/component-base/version.gitMajor=1 \
 	-X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
 
-# What the VM runs: the packages whose tests need what its kernel has.
-VM_PACKAGES ?= ./kernelmodes/ipvs ./kernelmodes/kubeproxy ./sctp
+# What the VM runs: the packages whose tests need what its kernel has. Interpreted, a second of computing takes ten, so that
+# tests are short, and what another kernel shows as well is not run there.
+VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
 VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
@@ -215,7 +216,7 @@ bin/kube-apiserver bin/etcd bin/kube-proxy: deploy/e2e/apiserver/go.mod deploy/e
 bin/kustomize/%/kustomize:
 	GOBIN=$(CURDIR)/$(@D) go install $(filter %$*,$(KUSTOMIZE))
 
-# Two machines at a time: each has one processor, and a clock of its own where it is interpreted,
+# Three machines at a time: each has one processor, and a clock of its own where it is interpreted,
 # so that no test there sees how busy this machine is: what is left to them may be little, for long.
 test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	go build -o bin/vm ./bench/vm
@@ -223,7 +224,8 @@ test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debi
 
 test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
 	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect/addresses,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestAddress')
-	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 40m)
+	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,./kernelmodes/kubeproxy,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestIPVS$$')
+	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 40m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
 	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice/internal/e2e \

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -93,6 +94,15 @@ func TestDrain(t *testing.T) {
 		testbed.Check(t, c.(*net.TCPConn).SetLinger(0))
 		_ = c.Close()
 	}
+	testbed.Eventually(n.T, "the kernel has forgotten the connections", func() bool {
+		var list string
+		n.Node.DoT(n.T, func() error {
+			b, err := os.ReadFile("/proc/thread-self/net/ip_vs_conn")
+			list = string(b)
+			return err
+		})
+		return strings.Count(list, "\n") <= 1 // a title
+	})
 	testbed.Eventually(n.T, "nothing is left of the Service that has gone", func() bool {
 		if !n.Verify() {
 			t.Fatal("Verify finds something out of place")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -22,10 +23,9 @@ import (
 // dumb model says, after each. Nobody asks, so that nothing drains.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	const seed = 6
-	steps := 800
+	seed, steps := rand.Uint64(), 2*lab.Changes()
 	if testing.Short() {
-		steps = 200
+		steps = 150 // in a machine that is interpreted
 	}
 	n := newNode(t, testbed.Config{Pods: -1})
 	w := newWorld(seed, n.About.Addresses)
