@@ -245,9 +245,10 @@ fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 		go test -vet=off -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
 	done <<< "$$targets"
 
-models: ## walk through random changes for MODEL (10000) steps, from new seeds
+models: ## walk through random changes for MODEL (10000) steps, from new seeds, and steer in every way
 	go test -count=1 -timeout 0 -run '^TestModel$$' ./cmd/sluice/internal/daemon -model.seed 0 -model.steps $(MODEL)
 	go test -count=1 -timeout 0 -run '^Test(Ask)?Model$$' -p 1 ./kernelmodes/iptables ./kernelmodes/nftables -model.changes $(MODEL)
+	go test -count=1 -timeout 0 ./redirect -variants
 
 lint: ## check format, go vet, staticcheck, revive and the module files
 	@echo "gofmt"; unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }

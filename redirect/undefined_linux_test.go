@@ -12,7 +12,7 @@ import (
 // TestUndefined: what a cluster IP has no port for is refused, other addresses of a ServiceCIDR are silent, and what is
 // neither of them, or what another proxy translates, is not touched.
 func TestUndefined(t *testing.T) {
-	runVariants(t, append(variants()[:4], nftVariants...), func(t *testing.T, v variant) {
+	runVariants(t, append(setVariants(), nftVariants...), func(t *testing.T, v variant) {
 		l := newLab(t)
 		port := serveTCP(t, "")
 		s := v.steerer()
