@@ -152,7 +152,8 @@ func pack(to string, img image, argv []string) error {
 	return f.Close()
 }
 
-// environment is what the binary gets. There is memory to spare, and a collector of garbage is slow where it is interpreted.
+// environment is what the binary gets. There is memory to spare, and a collector of garbage is slow where it is
+// interpreted.
 func environment() []string {
 	env := []string{"PATH=/usr/sbin:/usr/bin", "HOME=/root", "TMPDIR=/tmp", "GOGC=400", insideVar + "=1"}
 	for _, e := range os.Environ() {

@@ -58,9 +58,11 @@ func PodNet(ipv6 bool) netip.Prefix {
 	return netip.PrefixFrom(IP(ipv6, "pod", 0), map[bool]int{false: 16, true: 48}[ipv6]).Masked()
 }
 
-var changes = flag.Int("model.changes", 300, "`number` of random changes of a family in models of rules; a tenth with -short")
+var changes = flag.Int("model.changes", 300,
+	"`number` of random changes of a family in models of rules; a tenth with -short")
 
-// Changes is how many a test makes of a [Model]. Its seed is another in each run, so that many runs walk as far as a long one.
+// Changes is how many a test makes of a [Model]. Its seed is another in each run, so that many runs walk as far as a
+// long one.
 func Changes() int {
 	if testing.Short() {
 		return max(1, *changes/10)
