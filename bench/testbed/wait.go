@@ -18,8 +18,8 @@ const (
 	longestPause = time.Second
 )
 
-// pause is how long to wait after a look that took so long, if what is awaited has to come within a limit: looks take no
-// more than a fifth of the time, and what has come in time is found by a tenth of the limit later.
+// pause is how long to wait after a look that took so long, if what is awaited has to come within a limit: looks take
+// about a fifth of the time, and what has come in time is found by a tenth of the limit later.
 func pause(took, limit time.Duration) time.Duration {
 	return max(min(4*took, longestPause, limit/10), pollInterval)
 }
