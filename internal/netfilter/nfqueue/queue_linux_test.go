@@ -244,7 +244,7 @@ func TestFull(t *testing.T) {
 		q, err = Open(7, 2, func(*Packet) Verdict { <-sent; return Verdict{Accept, 1 << 16} })
 		return err
 	})
-	const flows, wait = 3000, 500 // in each queue
+	const flows, wait = 3000, 700 // in each queue
 	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port))
 	for i := range uint16(flows) { // the kernel drops what has the ports of one that waits, and another way
 		c, err := h.ListenPacket(t.Context(), "udp", at(20000+i))
@@ -254,7 +254,7 @@ func TestFull(t *testing.T) {
 	}
 	testbed.Eventually(t, "most have gone on", func() bool { return arrived[0].Load() >= flows-2*wait })
 	close(sent)
-	testbed.Eventually(t, "those that waited go on", func() bool { return arrived[1].Load() > wait/2 })
+	testbed.Eventually(t, "those that waited go on", func() bool { return arrived[1].Load() > wait/5 })
 	testbed.Check(t, q.Close())
 	if s := q.Stats(); s.Packets > 2*wait || s.Missed > flows-s.Packets {
 		t.Errorf("%+v, and %d by rules", s, arrived[0].Load())
