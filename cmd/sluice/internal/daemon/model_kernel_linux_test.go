@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -218,16 +219,30 @@ func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, 
 	return held
 }
 
+// readSockets reads which sockets there are until two readings agree: the kernel writes a page at a time and goes on by
+// number, so that a socket that comes or goes meanwhile hides another (seq_file of Linux).
+func (k *kernel) readSockets() error {
+	const readings = 100 // at most
+	for range readings {
+		was := k.sockets
+		now, err := readSockets()
+		if k.sockets = now; err != nil || maps.Equal(was, now) {
+			return err
+		}
+	}
+	return fmt.Errorf("read sockets: no two of %d readings agree", readings)
+}
+
 // readSockets reads which sockets listen, or would take datagrams from anybody, in lines such as
 // "0: 0100007F:1B59 00000000:0000 07 ..." (proc_pid_net(5)), where words are in the order of the host.
-func (k *kernel) readSockets() error {
+func readSockets() (map[lb.Frontend]bool, error) {
 	const listening, unconnected = "0A", "07"
-	k.sockets = map[lb.Frontend]bool{}
+	sockets := map[lb.Frontend]bool{}
 	for file, state := range map[string]string{"tcp": listening, "udp": unconnected} {
 		for _, family := range []string{"", "6"} {
 			text, err := os.ReadFile("/proc/self/net/" + file + family)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			_, text, _ = bytes.Cut(text, []byte("\n")) // the heading
 			for line := range strings.Lines(string(text)) {
@@ -237,13 +252,13 @@ func (k *kernel) readSockets() error {
 				}
 				addr, err := parseSocket(w[1])
 				if err != nil {
-					return fmt.Errorf("read socket %q: %w", line, err)
+					return nil, fmt.Errorf("read socket %q: %w", line, err)
 				}
-				k.sockets[lb.Frontend{Protocol: protocolNames[file], Addr: addr}] = true
+				sockets[lb.Frontend{Protocol: protocolNames[file], Addr: addr}] = true
 			}
 		}
 	}
-	return nil
+	return sockets, nil
 }
 
 // parseSocket reads an address such as "0100007F:1B59".
