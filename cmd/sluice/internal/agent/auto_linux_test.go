@@ -1,4 +1,4 @@
-package agent
+package agent // on Linux: elsewhere user space, which has no timeouts, is the only path
 
 import (
 	"errors"
