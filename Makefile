@@ -200,7 +200,7 @@ test-systems: ## run the tests that need an API server, a VM or wine
 	.ci/beside chrt --idle 0 $(MAKE) test-vm -- $(MAKE) e2e test-wine
 
 test-wine: deps ## run the tests of what serves on Windows, under wine
-	@.ci/test-wine
+	@GOTESTSUM=$(GOTESTSUM) RUNS=$(RUNS) .ci/test-wine
 
 e2e: deps build systems bin/sluice-image.tar bin/sluice-image-iptables.tar ## run the tests against a real Kubernetes API server
 	$(E2E)
