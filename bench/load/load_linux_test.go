@@ -250,17 +250,24 @@ func TestWrongConfigurationIsRefused(t *testing.T) {
 	}
 }
 
-// TestWorker: a server of one worker answers one request after the other, so that more clients get no more.
-func TestWorker(t *testing.T) {
+// serveSlowly starts a server of one worker, whose requests take so long each, and returns where it is.
+func serveSlowly(t *testing.T, takes time.Duration) (addr string) {
+	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	testbed.Check(t, err)
 	defer ln.Close()
 	f, err := ln.(*net.TCPListener).File()
 	testbed.Check(t, err)
 	defer f.Close()
-	const takes = 20 * time.Millisecond
 	role(t, RoleServe, ServeConfig{Kinds: []string{Sized}, Work: map[int]time.Duration{0: takes}}, f)
-	r := asked(t, AskConfig{Kind: Short, Addrs: []string{ln.Addr().String()}, Number: 5, Request: 64, Response: 200,
+	return ln.Addr().String()
+}
+
+// TestWorker: a server of one worker answers one request after the other, so that more clients get no more.
+func TestWorker(t *testing.T) {
+	const takes = 20 * time.Millisecond
+	addr := serveSlowly(t, takes)
+	r := asked(t, AskConfig{Kind: Short, Addrs: []string{addr}, Number: 5, Request: 64, Response: 200,
 		Warm: 20 * time.Millisecond, Duration: 500 * time.Millisecond})
 	if most := r.Seconds/takes.Seconds() + 5; r.Errors > 0 || r.Operations == 0 || float64(r.Operations) > most ||
 		r.P50 < float64(takes.Microseconds()) {
@@ -270,16 +277,10 @@ func TestWorker(t *testing.T) {
 
 // TestOpenLoop: requests are due whether the ones before have been answered or not, and what they wait for that counts.
 func TestOpenLoop(t *testing.T) {
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	testbed.Check(t, err)
-	defer ln.Close()
-	f, err := ln.(*net.TCPListener).File()
-	testbed.Check(t, err)
-	defer f.Close()
 	const takes = 10 * time.Millisecond // so that a half of 200 in a second are answered in it
-	role(t, RoleServe, ServeConfig{Kinds: []string{Sized}, Work: map[int]time.Duration{0: takes}}, f)
+	addr := serveSlowly(t, takes)
 	for _, poisson := range []bool{false, true} {
-		r := asked(t, AskConfig{Kind: KeepAlive, Addrs: []string{ln.Addr().String()}, Number: 1, Request: 64, Response: 200,
+		r := asked(t, AskConfig{Kind: KeepAlive, Addrs: []string{addr}, Number: 1, Request: 64, Response: 200,
 			Rate: 200, Poisson: poisson, Duration: time.Second})
 		if r.Errors > 0 || r.Operations == 0 || r.Operations > 110 || r.Max < 300_000 {
 			t.Errorf("Poisson %v: %+v, want the last to have waited for those before, for about half a second", poisson, r)

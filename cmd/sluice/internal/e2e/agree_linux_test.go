@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -58,6 +59,19 @@ func (n *tally) short(l looker, reset bool) error {
 	return nil
 }
 
+// handOverTwice has the process hand over to another one, and that to a third, and calls what passes through before and
+// after each.
+func (l looker) handOverTwice(args []string, passThrough func()) {
+	l.T.Helper()
+	for range 2 {
+		passThrough()
+		before := l.Process
+		l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
+		<-before.Done()
+		passThrough()
+	}
+}
+
 // TestNumbersAgree: after a load of many clients over two hand-overs the status, the page, the metrics, the access log
 // and the clients count the same connections and bytes.
 func TestNumbersAgree(t *testing.T) {
@@ -102,13 +116,7 @@ func TestNumbersAgree(t *testing.T) {
 			}
 		})
 	}
-	for range 2 {
-		passThrough()
-		before := l.Process
-		l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
-		<-before.Done()
-		passThrough()
-	}
+	l.handOverTwice(args, passThrough)
 	close(over)
 	all.Wait()
 	for _, c := range open {
@@ -260,17 +268,20 @@ func TestFlowsAgree(t *testing.T) {
 	const clients, each = 4, 40
 	var n tally
 	var ports sync.Map // that there have been: a port may come again, and goes on with its flow
-	open := func() testbed.UDPClient {
+	open := func() (testbed.UDPClient, error) {
 		c, err := l.Client.Dial(t.Context(), "udp", lab.DNSAddr)
-		testbed.Check(t, err)
+		if err != nil {
+			return testbed.UDPClient{}, err
+		}
 		if _, known := ports.LoadOrStore(c.LocalAddr().String(), true); !known {
 			n.connections.Add(1)
 		}
-		return testbed.UDPClient{Conn: c}
+		return testbed.UDPClient{Conn: c}, nil
 	}
 	var long []testbed.UDPClient
 	for range 20 {
-		c := open()
+		c, err := open()
+		testbed.Check(t, err)
 		defer c.Close()
 		long = append(long, c)
 	}
@@ -285,9 +296,10 @@ func TestFlowsAgree(t *testing.T) {
 	for range clients {
 		all.Go(func() {
 			for i := 0; i < each || !ended(over); i++ {
-				c := open()
-				err := n.flow(c, 1+rand.IntN(20))
-				_ = c.Close()
+				c, err := open()
+				if err == nil {
+					err = errors.Join(n.flow(c, 1+rand.IntN(20)), c.Close())
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -295,13 +307,7 @@ func TestFlowsAgree(t *testing.T) {
 			}
 		})
 	}
-	for range 2 {
-		passThrough()
-		before := l.Process
-		l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
-		<-before.Done()
-		passThrough()
-	}
+	l.handOverTwice(args, passThrough)
 	close(over)
 	all.Wait()
 	if t.Failed() {
