@@ -218,9 +218,22 @@ func (s *Server) AdoptListener(l Listening) error {
 		}
 		return ErrServerClosed
 	}
-	served := listening{steered: l.Steered}
+	served, sockets := listening{steered: l.Steered}, max(len(l.FDs), len(s.shards))
+	if !l.Steered {
+		s.Descriptors.Listening(int64(len(l.FDs)))
+		if more := sockets - len(l.FDs); more > 0 && !s.Descriptors.Widen(int64(more)) {
+			sockets = len(l.FDs)
+		}
+	}
+	defer func() {
+		if !l.Steered {
+			s.Descriptors.Listening(int64(len(served.sockets) - sockets)) // those that could not be had
+		}
+	}()
 	var errs []error
-	for i := range max(len(l.FDs), len(s.shards)) {
+	first := s.next
+	s.next += sockets
+	for i := range sockets {
 		fd, err := -1, error(nil)
 		if i < len(l.FDs) {
 			fd = l.FDs[i]
@@ -228,7 +241,7 @@ func (s *Server) AdoptListener(l Listening) error {
 			errs = append(errs, err)
 			break
 		}
-		socket := s.shards[i%len(s.shards)].newListener(fd, l.Steered)
+		socket := s.shards[(first+i)%len(s.shards)].newListener(fd, l.Steered)
 		if err := socket.Start(); err != nil {
 			errs = append(errs, err)
 			socket.Close()

@@ -56,7 +56,9 @@ type acceptor struct {
 	cancel  context.CancelFunc
 }
 
-func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error) {
+func (*goroutines) width(*Server) int { return 1 }
+
+func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool, _ int) (listening, netip.AddrPort, error) {
 	network := "tcp4" // in this family only
 	if addr.Addr().Is6() {
 		network = "tcp6"

@@ -39,7 +39,8 @@ type Server struct {
 	goroutines goroutines
 }
 
-// listening is the sockets of an address: one for each loop, or more after a hand-over.
+// listening is the sockets of an address: one for each loop, or one where descriptors are few, or more than loops
+// after a hand-over.
 type listening struct {
 	steered bool // the frontend is the original destination, not the local address
 	sockets []listener
@@ -59,8 +60,10 @@ func (l listening) close() {
 
 // engine moves the connections of a Server: by event loops, or by goroutines.
 type engine interface {
-	// bind opens the sockets of an address, and returns the one in use. It is called with Server.mu held.
-	bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error)
+	// width is how many sockets an address has at best. It is called with Server.mu held, as bind is.
+	width(s *Server) int
+	// bind opens so many sockets of an address, and returns the one in use.
+	bind(s *Server, addr netip.AddrPort, steered bool, sockets int) (listening, netip.AddrPort, error)
 	// tableChanged has held clients look whether there is a backend.
 	tableChanged()
 	// drain waits until every connection has ended.
@@ -85,8 +88,24 @@ func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, erro
 	if s.closed {
 		return netip.AddrPort{}, ErrServerClosed
 	}
+	got, err := s.open(addr, steered)
+	if err != nil {
+		err = fmt.Errorf("listen on TCP %s: %w", addr, err)
+	}
+	return got, err
+}
+
+// open is listen for a caller who holds s.mu. What is steered serves all Services together, so that it is none's.
+func (s *Server) open(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+	sockets := int64(s.engine().width(s))
+	if !steered {
+		var err error
+		if sockets, err = s.Descriptors.Listen(sockets); err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
 	// All are bound before the first one listens, so that either all do or none.
-	l, got, err := s.engine().bind(s, addr, steered)
+	l, got, err := s.engine().bind(s, addr, steered, int(sockets))
 	for _, socket := range l.sockets {
 		if err == nil {
 			err = socket.Start()
@@ -94,10 +113,21 @@ func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, erro
 	}
 	if err != nil {
 		l.close()
-		return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
+		if !steered {
+			s.Descriptors.Listening(-sockets)
+		}
+		return netip.AddrPort{}, err
 	}
 	s.add(got, l)
 	return got, nil
+}
+
+// stop closes the sockets of an address.
+func (s *Server) stop(l listening) {
+	l.close()
+	if !l.steered {
+		s.Descriptors.Listening(-int64(len(l.sockets)))
+	}
 }
 
 // add adds what listens on an address. The caller holds s.mu.
@@ -133,7 +163,7 @@ func (s *Server) Steered() (out []netip.AddrPort) {
 func (s *Server) Unlisten(addr netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listeners[addr].close()
+	s.stop(s.listeners[addr])
 	delete(s.listeners, addr)
 }
 
@@ -159,7 +189,7 @@ func (s *Server) stopListening() {
 	defer s.mu.Unlock()
 	s.closed = true
 	for _, l := range s.listeners {
-		l.close()
+		s.stop(l)
 	}
 	clear(s.listeners)
 }

@@ -24,12 +24,18 @@ func (s *Server) engine() engine {
 type loops struct {
 	shards []*shard // one a loop; none before the first use
 	offers uint32   // made since the last Thaw; of the goroutine that calls Offer
+	next   int      // shard of the next socket that is alone
 }
 
-func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error) {
+func (e *loops) width(s *Server) int {
 	s.start()
+	return len(e.shards)
+}
+
+func (e *loops) bind(_ *Server, addr netip.AddrPort, steered bool, sockets int) (listening, netip.AddrPort, error) {
 	l := listening{steered: steered}
-	for i, sh := range e.shards {
+	for i := range sockets {
+		sh := e.shards[(e.next+i)%len(e.shards)]
 		fd, err := bindOne(addr, i == 0)
 		if err != nil {
 			return l, addr, err
@@ -39,6 +45,7 @@ func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, n
 			return l, addr, err
 		}
 	}
+	e.next += sockets
 	return l, addr, nil
 }
 

@@ -198,11 +198,12 @@ func (s *Server) adopt(l Listening) ([]*listener, error) {
 		return nil, fmt.Errorf("take over %s: forwarded already, or closed", l.Frontend)
 	}
 	var group []*listener
-	for i, fd := range l.FDs {
-		ln := s.shards[i%len(s.shards)].newListener(l.Frontend)
-		ln.fd = fd
+	s.Descriptors.Listening(int64(len(l.FDs)))
+	for i, sh := range s.members(len(l.FDs)) {
+		ln := sh.newListener(l.Frontend)
+		ln.fd = l.FDs[i]
 		// A process of an earlier version did not; without it all is as it was.
-		_ = reportHops(fd, l.Frontend.Addr.Addr())
+		_ = reportHops(ln.fd, l.Frontend.Addr.Addr())
 		group = append(group, ln)
 	}
 	s.listeners[l.Frontend] = group

@@ -45,6 +45,6 @@ func (s *Server) Settle(f lb.Frontend) {
 
 // settle is Settle for a caller who holds s.mu.
 func (s *Server) settle(f lb.Frontend) {
-	stopAll(s.moved[f])
+	s.stop(s.moved[f])
 	delete(s.moved, f)
 }

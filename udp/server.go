@@ -32,7 +32,7 @@ type Server struct {
 	// LB chooses backends.
 	LB *lb.Balancer
 
-	// Descriptors bounds the sockets of all flows, one for each, and of others. nil: no bound.
+	// Descriptors bounds the sockets of all flows, one for each, of frontends, and of others. nil: no bound.
 	Descriptors *eventloop.Budget
 
 	// IdleTimeout is how long a flow lives after its last datagram in either direction. 0: a client's socket stays with
@@ -66,8 +66,9 @@ type Server struct {
 	mu        sync.Mutex // guards the following
 	closed    bool
 	shards    []*shard                    // one a loop; none before the first use
-	listeners map[lb.Frontend][]*listener // one a shard
+	listeners map[lb.Frontend][]*listener // one a shard, or one in all where descriptors are few
 	moved     map[lb.Frontend][]*listener // those before a Move, until they are settled
+	next      int                         // shard of the next one that is alone
 }
 
 func (s *Server) maxFlows() int     { return cmp.Or(s.MaxFlows, 16384) }
@@ -104,18 +105,23 @@ func (s *Server) listenAt(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, e
 	return got, err
 }
 
-// listen opens a socket for each shard, on the same port. The caller holds s.mu.
+// listen opens a socket for each shard, on the same port, or for one of them. The caller holds s.mu.
 func (s *Server) listen(f lb.Frontend, addr netip.AddrPort) (_ netip.AddrPort, err error) {
 	if _, ok := s.listeners[f]; ok {
 		return netip.AddrPort{}, errListening
+	}
+	sockets, err := s.Descriptors.Listen(int64(len(s.shards)))
+	if err != nil {
+		return netip.AddrPort{}, err
 	}
 	var group []*listener
 	defer func() {
 		if err != nil {
 			stopAll(group)
+			s.Descriptors.Listening(-sockets)
 		}
 	}()
-	for _, sh := range s.shards {
+	for _, sh := range s.members(int(sockets)) {
 		ln := sh.newListener(f)
 		if addr, err = sh.io.bind(ln, addr, len(group) == 0); err != nil {
 			return netip.AddrPort{}, err
@@ -131,6 +137,27 @@ func (s *Server) listen(f lb.Frontend, addr netip.AddrPort) (_ netip.AddrPort, e
 	return addr, nil
 }
 
+// members returns the shards of so many sockets of a frontend: for fewer than there are shards those whose turn it is.
+func (s *Server) members(sockets int) []*shard {
+	if sockets == len(s.shards) {
+		return s.shards
+	}
+	out := make([]*shard, sockets)
+	for i := range out {
+		out[i] = s.shards[(s.next+i)%len(s.shards)]
+	}
+	if sockets < len(s.shards) {
+		s.next += sockets
+	}
+	return out
+}
+
+// stop closes listeners that have been started, and their flows.
+func (s *Server) stop(group []*listener) {
+	stopAll(group)
+	s.Descriptors.Listening(-int64(len(group)))
+}
+
 // stopAll closes listeners, of which some may not have been started, and their flows.
 func stopAll(group []*listener) {
 	for _, ln := range group {
@@ -144,7 +171,7 @@ func (s *Server) Unlisten(f lb.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settle(f)
-	stopAll(s.listeners[f])
+	s.stop(s.listeners[f])
 	delete(s.listeners, f)
 }
 
@@ -196,7 +223,7 @@ func (s *Server) Close() {
 	s.closed = true
 	for _, groups := range []map[lb.Frontend][]*listener{s.listeners, s.moved} {
 		for _, group := range groups {
-			stopAll(group)
+			s.stop(group)
 		}
 		clear(groups)
 	}

@@ -87,7 +87,7 @@ func (front *frontend) update(hosts []netip.Addr) error {
 	}
 	for a, l := range front.listeners {
 		if !have[a] {
-			l.Close()
+			front.stop(l)
 			delete(front.listeners, a)
 		}
 	}
@@ -108,8 +108,23 @@ func hostAddrs() (out []netip.Addr) {
 	return out
 }
 
+// stop closes a Listener.
+func (front *frontend) stop(l *session.Listener[*assoc]) {
+	l.Close()
+	front.sh.engine.cfg.Descriptors.Listening(-1)
+}
+
 // listen listens on an address.
-func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], error) {
+func (front *frontend) listen(addr netip.AddrPort) (l *session.Listener[*assoc], err error) {
+	descriptors := front.sh.engine.cfg.Descriptors
+	if _, err := descriptors.Listen(1); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			descriptors.Listening(-1)
+		}
+	}()
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err != nil {
 		return nil, err
@@ -124,7 +139,7 @@ func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], e
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	l := front.listener(fd)
+	l = front.listener(fd)
 	if err := l.Start(); err != nil {
 		l.Close()
 		return nil, err
@@ -140,7 +155,7 @@ func (front *frontend) listener(fd int) *session.Listener[*assoc] {
 
 func (front *frontend) close() {
 	for _, l := range front.listeners {
-		l.Close()
+		front.stop(l)
 	}
 	clear(front.listeners)
 }

@@ -77,6 +77,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 		for _, at := range l.Sockets {
 			member := front.listener(at.FD)
 			front.listeners[at.Addr] = member
+			e.cfg.Descriptors.Listening(1)
 			errs = append(errs, member.Start())
 		}
 	}

@@ -55,6 +55,7 @@ type Config struct {
 	TCPPort  uint16                  // proxy port of all TCP frontends, in both families
 	Ports    redirect.PortRange      // where the proxy ports of UDP and SCTP frontends are taken from
 	Retired  []netip.AddrPort        // TCP proxy ports of before, closed when nothing is steered there any more
+	Room     func(have int) bool     // whether a Service with sockets for so many ports may have one more; nil: always
 	Now      func() int64            // the clock of lb.Flow
 	Log      *zap.Logger
 
@@ -147,7 +148,8 @@ func New(c Config) *Agent {
 	a.requests = make(chan *drainRequest)
 	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
-	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
+	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID),
+		shares: newShares()}
 	return a
 }
 
@@ -234,8 +236,8 @@ func (a *Agent) Run(ctx context.Context) {
 	defer verify.Stop()
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
-	wait, failed := retryMin, false   // failed: the last attempt, which is made again anyway
-	if len(a.sockets.conflicts) > 0 { // of the first Apply
+	wait, failed := retryMin, false // failed: the last attempt, which is made again anyway
+	if a.sockets.wanting() {        // since the first Apply
 		retry = time.After(wait)
 	}
 	for {
@@ -289,7 +291,7 @@ func (a *Agent) Run(ctx context.Context) {
 		if first := a.planner.settles(); first != 0 {
 			settled = time.After(max(soonest, time.Duration(first-a.Now())))
 		}
-		if failed = err != nil; failed || len(a.sockets.conflicts) > 0 {
+		if failed = err != nil; failed || a.sockets.wanting() {
 			retry = time.After(wait)
 			wait = min(2*wait, retryMax)
 		}

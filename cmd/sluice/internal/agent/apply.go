@@ -343,13 +343,14 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 		attempt.Changes.add(&a.applying)
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
+	attempt.Shortages, a.sockets.shortages = a.sockets.shortages, nil
 	if a.Observe != nil {
 		a.Observe(*attempt)
 	}
 	p, s := &a.progress, &a.progress.status
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.LastError, s.Conflicts = err, len(a.sockets.conflicts)
+	s.LastError, s.Conflicts, s.Short = err, len(a.sockets.conflicts), len(a.sockets.short)
 	if err != nil {
 		s.Failures++
 		if s.QueuedSince.IsZero() { // a repair

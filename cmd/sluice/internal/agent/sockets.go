@@ -18,6 +18,8 @@ type sockets struct {
 	open      map[lb.Frontend]Socket
 	conflicts map[lb.Frontend]lb.ID // those that could not be held, and whose they should be
 
+	shares // of file descriptors
+
 	news  []Conflict    // that have begun or ended since they were last taken
 	moved []lb.Frontend // whose proxy port before is open still
 }
@@ -52,7 +54,7 @@ type Conflict struct {
 
 // provide opens what a plan needs and is not open yet. It returns the service ports that lack
 // any; the error says why proxy ports are. That another program has a node port or an address
-// is a conflict, which touches nothing else.
+// is a conflict, and that file descriptors are few a shortage; these touch nothing else.
 func (s *sockets) provide(plan *Plan) (lacking []*servicePort, err error) {
 	var errs []error
 	for _, c := range plan.changes {
@@ -61,9 +63,11 @@ func (s *sockets) provide(plan *Plan) (lacking []*servicePort, err error) {
 				if !s.hold(so.frontend, c.id()) {
 					lacking = append(lacking, c.port)
 				}
-			} else if err := s.listen(so.frontend); err != nil {
+			} else if err := s.listen(so.frontend, c.id()); err != nil {
 				lacking = append(lacking, c.port)
-				errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, c.id(), err))
+				if !s.lacks(so.frontend, c.id(), err) {
+					errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, c.id(), err))
+				}
 			}
 		}
 	}
@@ -73,10 +77,14 @@ func (s *sockets) provide(plan *Plan) (lacking []*servicePort, err error) {
 // listen opens the proxy port of a UDP or SCTP frontend. One that was taken over and is not
 // where this process listens is replaced, if another can be had. The flows of UDP move when they are steered there;
 // those of SCTP stay with sockets of their own.
-func (s *sockets) listen(f lb.Frontend) error {
+func (s *sockets) listen(f lb.Frontend, id lb.ID) error {
 	bind := s.config.bind(f)
 	if was := s.open[f]; was.Proxy && was.Addr.Addr() == bind && s.config.Ports.Contains(was.Addr.Port()) {
+		s.keep(was, id.Service())
 		return nil
+	}
+	if err := s.room(id); err != nil {
+		return err
 	}
 	listen := s.config.Servers[f.Protocol].Listen
 	moves := s.open[f].Proxy && f.Protocol == lb.UDP && s.config.Moving != nil
@@ -93,7 +101,7 @@ func (s *sockets) listen(f lb.Frontend) error {
 	if err != nil {
 		return err
 	}
-	s.open[f] = Socket{f, netip.AddrPortFrom(bind, got.Port()), true}
+	s.keep(Socket{f, netip.AddrPortFrom(bind, got.Port()), true}, id.Service())
 	if moves {
 		s.moved = append(s.moved, f)
 	}
@@ -122,26 +130,26 @@ func (s *sockets) settle() {
 func (s *sockets) reopen(table *lb.Table, ports map[lb.Frontend]uint16) {
 	for f, port := range ports {
 		server := s.config.Servers[f.Protocol]
-		_, addr, ok := table.Lookup(f)
+		service, addr, ok := table.Lookup(f)
 		if !ok || addr.Kind == lb.NodePort || !s.config.Ports.Contains(port) || server == nil {
 			continue
 		}
 		at := netip.AddrPortFrom(s.config.bind(f), port)
 		if _, err := server.Listen(f, at); err == nil {
-			s.open[f] = Socket{f, at, true}
+			s.keep(Socket{f, at, true}, service.ID.Service())
 		}
 	}
 }
 
 // rehold listens on node ports, those that can be had.
-func (s *sockets) rehold(frontends []lb.Frontend) {
+func (s *sockets) rehold(table *lb.Table, frontends []lb.Frontend) {
 	for _, f := range frontends {
 		server := s.config.Servers[f.Protocol]
 		if server == nil {
 			continue
 		}
 		if _, err := server.Listen(f, f.Addr); err == nil {
-			s.open[f] = Socket{f, f.Addr, false}
+			s.keep(Socket{f, f.Addr, false}, owner(table, f))
 		}
 	}
 }
@@ -153,7 +161,15 @@ func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
 		return true
 	}
 	s.close(f) // steered until now
-	if _, err := s.config.Servers[f.Protocol].Listen(f, f.Addr); err != nil {
+	err := s.room(id)
+	if err == nil {
+		_, err = s.config.Servers[f.Protocol].Listen(f, f.Addr)
+	}
+	if err != nil && s.lacks(f, id, err) {
+		s.settled(f)
+		return false
+	}
+	if err != nil {
 		if s.conflicts[f] != id {
 			s.settled(f)
 			s.conflicts[f] = id
@@ -161,7 +177,7 @@ func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
 		}
 		return false
 	}
-	s.open[f] = Socket{f, f.Addr, false}
+	s.keep(Socket{f, f.Addr, false}, id.Service())
 	s.settled(f)
 	return true
 }
@@ -174,11 +190,14 @@ func (s *sockets) settled(f lb.Frontend) {
 	}
 }
 
+// wanting reports whether sockets are to be had that could not be.
+func (s *sockets) wanting() bool { return len(s.conflicts) > 0 || len(s.short) > 0 }
+
 // close closes the socket of a frontend, if there is one.
 func (s *sockets) close(f lb.Frontend) {
 	if _, ok := s.open[f]; ok {
 		s.config.Servers[f.Protocol].Unlisten(f)
-		delete(s.open, f)
+		s.forget(f)
 	}
 }
 
@@ -190,6 +209,9 @@ func (s *sockets) closeUnwanted(plan *Plan) {
 			unwanted[f] = true
 		}
 		for f := range s.conflicts {
+			unwanted[f] = true
+		}
+		for f := range s.short {
 			unwanted[f] = true
 		}
 	}
@@ -206,6 +228,7 @@ func (s *sockets) closeUnwanted(plan *Plan) {
 	for f := range unwanted {
 		s.close(f)
 		s.settled(f)
+		s.supplied(f)
 	}
 }
 

@@ -80,7 +80,7 @@ func (a *Agent) Adopt(s State) error {
 	}
 	a.syncTransparency(false) // connections that need rules which no Service requests come later
 	for _, so := range s.Sockets {
-		a.sockets.open[so.Frontend] = so
+		a.sockets.keep(so, owner(table, so.Frontend))
 	}
 	a.progress.mu.Lock()
 	defer a.progress.mu.Unlock()
@@ -111,7 +111,7 @@ func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
 		}
 		for j := range s.Addresses {
 			if s.Addresses[j].Kind == lb.NodePort {
-				a.sockets.rehold(env.frontends(table, s, &s.Addresses[j]))
+				a.sockets.rehold(table, env.frontends(table, s, &s.Addresses[j]))
 			}
 		}
 	}

@@ -46,6 +46,7 @@ type Attempt struct {
 
 	Services  []ServiceChange  // what is different of Services since it was reported last
 	Conflicts []Conflict       // that have begun or ended
+	Shortages []Shortage       // that have begun or ended
 	Fallbacks []Fallback       // that have begun, changed or ended
 	Loops     []Loop           // that have begun, changed or ended
 	Policies  []PolicyFallback // that have begun, changed or ended
@@ -67,6 +68,7 @@ type Status struct {
 	Looping   int        // of these, those that lead back to Sluice and are left out
 	Drained   int        // those that an operator has drained
 	Conflicts int        // node ports, and ports of service addresses, that another program has
+	Short     int        // ports of addresses that are not served, since file descriptors are few
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
 	Paths     [pathCount]int   // service ports on each Path

@@ -88,6 +88,7 @@ type ServiceCounts struct {
 	Paths     map[string]int `json:"paths"`     // ports by the data path in effect
 	Fallbacks int            `json:"fallbacks"` // ports that are not on the path requested
 	Conflicts int            `json:"conflicts"` // addresses that another program has
+	Short     int            `json:"short"`     // addresses that get no socket, since file descriptors are few
 	Ejected   int64          `json:"ejected"`   // endpoints that get no connections since they have failed
 	Drained   int            `json:"drained"`   // endpoints that an operator has drained
 }

@@ -126,5 +126,8 @@ func troubles(n *api.ServiceCounts) (text string) {
 	if n.Conflicts > 0 {
 		text += fmt.Sprintf("; %d addresses that another program has", n.Conflicts)
 	}
+	if n.Short > 0 {
+		text += fmt.Sprintf("; %d addresses not served, since file descriptors are few", n.Short)
+	}
 	return text
 }

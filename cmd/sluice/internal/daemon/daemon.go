@@ -195,6 +195,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts: d.control.nodePorts, Transparency: &transparency{tcp: d.data.tcp},
+		Room:       func(have int) bool { return d.data.room(sharesOf(&c.DataPath).Service, have) },
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
 		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})

@@ -89,6 +89,12 @@ func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
 	return d, nil
 }
 
+// room reports whether a Service with sockets for so many ports may have one more, of what all Services may have.
+func (d *dataPath) room(share shares.Percent, have int) bool {
+	_, free := d.budget.Listened()
+	return share.Allows(int64(have), 1, free)
+}
+
 // gsoDisabled reports whether UDP datagrams are sent one by one, as requested or because this
 // host might corrupt them.
 func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {

@@ -134,7 +134,7 @@ func (d *daemon) status() api.Status {
 		Loops:  d.Config.DataPath.Loops,
 		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
-			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
+			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts, Short: a.Short,
 			Ejected: d.data.lb.OutlierStats().Active, Drained: a.Drained},
 		Open: api.Open{TCP: tcp.Active, UDP: udp.Active, SCTP: associations.Active,
 			Held: tcp.Held + udp.Held + associations.Held, Queued: tcp.Queued + associations.Queued},

@@ -64,6 +64,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, c := range a.Conflicts {
 			r.conflict(c)
 		}
+		for _, sh := range a.Shortages {
+			r.shortage(sh)
+		}
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
@@ -95,6 +98,15 @@ func (r *reports) conflict(c agent.Conflict) {
 		return
 	}
 	r.recorder.Record(events.PortReleased(c.Service, c.Frontend, r.node))
+}
+
+// shortage reports when ports of a Service are not served because file descriptors are few, and when that is over.
+func (r *reports) shortage(s agent.Shortage) {
+	if s.Err != nil {
+		r.recorder.Record(events.PortsNotServed(s.Service, r.node, s.Err))
+		return
+	}
+	r.recorder.Record(events.PortsServed(s.Service, r.node))
 }
 
 // fallback reports when a Service is not on the data path that it requests, and when that

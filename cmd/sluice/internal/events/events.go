@@ -61,6 +61,19 @@ func PortReleased(id lb.ID, f lb.Frontend, node string) Event {
 		Note: fmt.Sprintf("node port %s on node %s is free again", f, node)}
 }
 
+// PortsNotServed says that ports of a Service get no socket because file descriptors are few. err says why.
+func PortsNotServed(id lb.ID, node string, err error) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true, Reason: "PortsNotServed", Action: "OpenPort",
+		Note: fmt.Sprintf("node %s does not serve %s, and perhaps other ports of the Service: %v; raise its limit of "+
+			"open files", node, id, err)}
+}
+
+// PortsServed says that this is over: all ports of the Service are served, or no longer wanted.
+func PortsServed(id lb.ID, node string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "PortsServed", Action: "OpenPort",
+		Note: fmt.Sprintf("node %s serves all ports of the Service again", node)}
+}
+
 // PathFallback says that the requested data path of a Service is unavailable, and which
 // one serves it.
 func PathFallback(id lb.ID, node, requested, path, reason string) Event {

@@ -130,12 +130,16 @@ func (s scrape) sources(c *Sources) {
 			"requested (--packet-filter) or detected (what the kernel supports).", 1, "packet_filter", c.PacketFilter,
 			"reason", reason(c.PacketFilterForced))
 	}
-	s.gauge("sluice_file_descriptors_used", "File descriptors held by connections and flows.",
-		float64(c.Descriptors.Used()))
-	s.gauge("sluice_file_descriptors_limit",
-		"File descriptors that connections and flows may hold; 0 for no limit.", float64(c.Descriptors.Limit))
-	s.counter("sluice_file_descriptors_exhausted_total",
-		"Connections, flows and pipes that found all file descriptors in use.", c.Descriptors.Exhausted())
+	s.gauge("sluice_file_descriptors_used", "File descriptors held by connections and flows, and by sockets of "+
+		"Services beyond the first few.", float64(c.Descriptors.Used()))
+	listened, _ := c.Descriptors.Listened()
+	s.gauge("sluice_file_descriptors_listening", "File descriptors of the sockets that Services are served by, other "+
+		"than the one that all TCP is steered to; at most three quarters of the limit, one for each loop and "+
+		"Service up to a quarter.", float64(listened))
+	s.gauge("sluice_file_descriptors_limit", "File descriptors that connections, flows and sockets of Services may "+
+		"hold; 0 for no limit.", float64(c.Descriptors.Limit))
+	s.counter("sluice_file_descriptors_exhausted_total", "Connections, flows, pipes and sockets of Services that "+
+		"found all file descriptors in use, or all of their part.", c.Descriptors.Exhausted())
 
 	if entries, limit, err := c.Conntrack(); err == nil { // else the kernel has no table
 		s.gauge("sluice_conntrack_entries", "Entries of the kernel's conntrack table in this network namespace.",

@@ -256,6 +256,8 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_frontends", "Service addresses and ports applied.", float64(n.Frontends))
 	s.gauge("sluice_node_port_conflicts", "Node ports that another process on this node has bound.",
 		float64(n.Conflicts))
+	s.gauge("sluice_ports_without_socket", "Ports of service addresses that are not served because their Service "+
+		"has its share of the file descriptors, or all Services have their part.", float64(n.Short))
 	s.gauge("sluice_looping_endpoints", "Endpoints left out because they lead back to Sluice, counted once per "+
 		"Service port: addresses of Services, or of this node with a node port.", float64(n.Looping))
 	s.gauge("sluice_endpoints_drained", "Endpoints that an operator has drained (sluice drain), counted once per "+

@@ -23,7 +23,7 @@ const filesPerLoop = 4
 // descriptors for connections and flows, on a host of a few Services.
 func enoughFiles(loops int) int { return 48 + filesPerLoop*loops }
 
-// FileLimit returns how many file descriptors connections and flows may hold together: the
+// FileLimit returns how many file descriptors connections, flows and sockets of Services may hold together: the
 // process's limit (RLIMIT_NOFILE, which Go has raised to its hard value at start) less what
 // is open now, the loops among it, and a reserve for the rest of the program, such as
 // listeners, iptables and HTTP requests. 0: no limit is known.

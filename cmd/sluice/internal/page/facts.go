@@ -33,6 +33,7 @@ func (f *frame) facts() []fact {
 	}
 	path = warnings(path, int64(s.Services.Fallbacks), "not as requested")
 	path = warnings(path, int64(s.Services.Conflicts), "conflicts")
+	path = warnings(path, int64(s.Services.Short), "without a socket")
 	changes := "applied"
 	if s.Sync.Waiting != nil {
 		changes = "waiting"

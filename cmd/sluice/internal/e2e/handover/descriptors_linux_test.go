@@ -1,0 +1,76 @@
+package handover
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// TestSocketsOfFewDescriptors: with 256 descriptors, a Service of 300 UDP ports, each of which wants a socket for each
+// loop, leaves some for others that come later, TCP and UDP, and for the rules that lead to them; and so it does after
+// a hand-over.
+func TestSocketsOfFewDescriptors(t *testing.T) {
+	t.Parallel()
+	const most = 300
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.ServeDNS()
+	var ports, targets strings.Builder
+	for p := 1; p <= most; p++ {
+		fmt.Fprintf(&ports, "  - {name: p%d, port: %d, protocol: UDP}\n", p, p)
+		fmt.Fprintf(&targets, "- {name: p%d, port: 5353, protocol: UDP}\n", p)
+	}
+	n.Write("many.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: many}\nspec:\n  clusterIP: 10.96.9.1\n  ports:\n"+
+		ports.String(), "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: many-1\n"+
+		"  labels: {kubernetes.io/service-name: many}\naddressType: IPv4\nports:\n"+targets.String()+
+		"endpoints:\n- addresses: ["+n.Pods[0].Addr4.String()+"]\n")
+	n.Limit = 256
+	n.start("--loops", "2")
+	for _, want := range []string{"PortsNotServed", "default/many"} {
+		if out := n.logged(); !strings.Contains(out, want) {
+			t.Errorf("the log does not have %s", want)
+		}
+	}
+	if short := n.Metric("sluice_ports_without_socket"); short < most/3 {
+		t.Errorf("%v ports are without a socket, want more than a third of %d", short, most)
+	}
+	served := func(when string) {
+		t.Helper()
+		n.Eventually("UDP is served "+when, func() bool {
+			who, err := n.Client.TryAsk("udp", "10.96.0.83:53", testbed.Patience/20)
+			return err == nil && who == n.Pods[0].Name
+		})
+		for i := range 5 {
+			if who, err := lab.Who(n.Client, lab.WebAddr); err != nil || who != n.Pods[0].Name {
+				t.Fatalf("question %d by TCP %s: answer %q, %v", i, when, who, err)
+			}
+		}
+	}
+	n.ServeWeb()
+	n.Write("late.yaml", testbed.ServiceManifest("late", "10.96.0.83:53", "UDP", ""),
+		testbed.SliceManifest("late", 1, 5353, "UDP", n.Pods[0].Addr4.String()))
+	n.Eventually("TCP is served", func() bool {
+		_, err := lab.WhoWithin(testbed.Patience/20, n.Client, lab.WebAddr)
+		return err == nil
+	})
+	served("beside many ports")
+	have := n.Metric("sluice_file_descriptors_listening")
+	if have < 100 || have > 200 {
+		t.Errorf("%v descriptors listen, want some 150 of 256", have)
+	}
+	n.mustUpgrade()
+	served("after a hand-over")
+	if now := n.Metric("sluice_file_descriptors_listening"); now != have {
+		t.Errorf("%v descriptors listen after a hand-over, want %v", now, have)
+	}
+	testbed.Check(t, os.Remove(filepath.Join(n.Dir, "many.yaml")))
+	n.Eventually("what it had is free", func() bool { return n.Metric("sluice_file_descriptors_listening") < 10 })
+	if !strings.Contains(n.logged(), "PortsServed") || n.Metric("sluice_ports_without_socket") != 0 {
+		t.Error("ports without a socket are not reported to be none any more")
+	}
+	served("without it")
+}
