@@ -41,7 +41,8 @@ type EventStats struct {
 
 // Listen calls handle, on a goroutine of its own, for events of some kinds in the network namespace of the calling
 // thread, until Close. handle must not keep the event, and should not wait: what the kernel has to say meanwhile has a
-// bounded buffer. Nothing comes before Only or All. On other systems than Linux the error is errors.ErrUnsupported.
+// bounded buffer. Nothing comes before Only, All or Everything. On other systems than Linux the error is
+// errors.ErrUnsupported.
 //
 // The kernel has events of those entries only that were made while anyone listened, if
 // net.netfilter.nf_conntrack_events is 2, as it is from Linux 5.19 on.
@@ -56,6 +57,9 @@ func (e *Events) Only(addrs []netip.Addr) error { return e.only(addrs) }
 
 // All has the events come of all entries whose destination is translated.
 func (e *Events) All() error { return e.all() }
+
+// Everything has the events come of all entries.
+func (e *Events) Everything() error { return e.everything() }
 
 // Stats returns the counters.
 func (e *Events) Stats() EventStats { return e.stats() }

@@ -62,6 +62,8 @@ func (e *events) only(addrs []netip.Addr) error { return e.filter(destinations(a
 
 func (e *events) all() error { return e.filter(translated()) }
 
+func (e *events) everything() error { return e.filter([]unix.SockFilter{pass}) }
+
 // filter has the kernel pass what is of the kinds and passes a filter.
 func (e *events) filter(filter []unix.SockFilter) error {
 	if e.kinds&(Update|Turn) == Turn {

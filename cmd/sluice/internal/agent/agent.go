@@ -94,6 +94,10 @@ type Config struct {
 	// Transparency is for Services that request sluice.io/transparent. nil: endpoints see this node's address.
 	Transparency Transparency
 
+	// Forwarding is called before rules or virtual servers are written, with what the kernel is to forward differently,
+	// some of which may be there already. It must not block. May be nil.
+	Forwarding func(*lb.Delta)
+
 	// Observe is called after every attempt, by the goroutine of Apply or Run. It must
 	// not block. May be nil.
 	Observe func(Attempt)

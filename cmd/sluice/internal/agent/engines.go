@@ -21,6 +21,7 @@ type forwarder struct {
 	synced bool  // it makes what has says; else the next Sync is whole
 	failed error // in this attempt: its Services go elsewhere
 	node   lb.Node
+	before func(*lb.Delta) // Config.Forwarding
 }
 
 // wants returns what a piece has for this engine, or nil.
@@ -131,6 +132,9 @@ func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
 		}
 	}
 	e.begun, e.node = true, plan.node
+	if e.before != nil {
+		e.before(&d)
+	}
 	err := e.engine.Sync(ctx, d, plan.node)
 	if e.synced = err == nil; err != nil {
 		return fmt.Errorf("forward Services by %s: %w", e.path, err)
@@ -168,7 +172,7 @@ func (a *Agent) engines() (out []*forwarder) {
 			if e.has == nil {
 				e.ipv6, e.path, e.has = i == 1, path, make(map[lb.ID]*lb.Service)
 			}
-			e.engine = f.Engines[path] // the start may have found another one
+			e.engine, e.before = f.Engines[path], a.Forwarding // the start may have found another one
 			out = append(out, e)
 		}
 	}

@@ -160,6 +160,26 @@ func TestMoveOrder(t *testing.T) {
 	apply("table steer iptables0 table")
 }
 
+// TestForwarding: before an engine has something new it is said what.
+func TestForwarding(t *testing.T) {
+	a, _, ipt, _ := withEngines(t)
+	var said []string
+	a.Forwarding = func(d *lb.Delta) {
+		for _, s := range d.Added {
+			if ipt.services[s.ID] != nil {
+				t.Errorf("%s is there already", s.ID)
+			}
+			said = append(said, s.ID.Name)
+		}
+	}
+	web, dns := service(lb.TCP, "web", 1, 1), requesting(service(lb.UDP, "dns", 2, 1), "iptables")
+	mustApply(t, a, web, dns)
+	mustApply(t, a, requesting(web, "iptables"), dns)
+	if want := []string{"dns", "web"}; !slices.Equal(said, want) {
+		t.Errorf("%v is said, want %v", said, want)
+	}
+}
+
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
 // each address that was served, and will be, is served on some path.
 func TestMovesLeaveNoGap(t *testing.T) {

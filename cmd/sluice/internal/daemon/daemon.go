@@ -219,6 +219,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Uses:  func(p agent.Path) bool { return d.agent.Status().Paths[p] > 0 },
 		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Log: d.Log,
 		Accounting: c.Kernel.Conntrack.Accounting})
+	d.agent.Forwarding = d.kernel.Expect
 	if err := d.serveWeb(); err != nil {
 		return err
 	}
@@ -352,6 +353,9 @@ func (d *daemon) close() error {
 	}
 	if d.steering != nil {
 		d.steering.queues.close()
+	}
+	if d.kernel != nil {
+		d.kernel.Close()
 	}
 	var errs []error
 	if d.data != nil {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -62,6 +63,14 @@ func (k *kernelSeen) expect(what string, c net.Conn, end string, check func(e ac
 // newKernelSeen starts the program in a mode, and Services beside each other: web, which refuses, which logs errors
 // only, dns, and one in user space.
 func newKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
+	k := prepareKernelSeen(t, mode, args...)
+	k.Start(k.args...)
+	k.Eventually("the API is served", func() bool { _, err := os.Stat(k.socket); return err == nil })
+	return k
+}
+
+// prepareKernelSeen does all but to start it.
+func prepareKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 	run := filepath.Join(t.TempDir(), "run")
 	l := lab.New(t, testbed.Config{Pods: 2})
 	l.Mode = mode
@@ -86,8 +95,6 @@ func newKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
 	annotated("relayed", "10.96.0.75:80", "TCP", "sluice.io/data-path: userspace", 8080, l.Pods[0])
 	annotated("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0])
-	l.Start(k.args...)
-	l.Eventually("the API is served", func() bool { _, err := os.Stat(k.socket); return err == nil })
 	return k
 }
 
@@ -288,4 +295,29 @@ func TestKernelSeenUncounted(t *testing.T) {
 	if line := string(text); strings.Contains(line, "bytes_") || strings.Contains(line, "duration_ms") {
 		t.Errorf("what is not known is logged: %s", line)
 	}
+}
+
+// TestKernelSeenFirst: the very first connection is logged that the kernel forwards. Its client tries from before the
+// program starts, faster than the program looks at what it has applied.
+func TestKernelSeenFirst(t *testing.T) {
+	t.Parallel()
+	k := prepareKernelSeen(t, "nftables")
+	first := make(chan net.Conn, 1)
+	go func() {
+		defer close(first)
+		for t.Context().Err() == nil {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			c, err := k.Client.Dial(ctx, "tcp", lab.WebAddr)
+			cancel()
+			if err == nil {
+				first <- c
+				return
+			}
+		}
+	}()
+	k.Start(k.args...)
+	c := &testbed.Talker{T: t, Conn: <-first}
+	c.Echoes()
+	_ = c.Conn.Close()
+	k.expect("the first", c.Conn, "--", func(e accessLine) bool { return e.Service == "web" })
 }

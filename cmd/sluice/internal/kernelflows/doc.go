@@ -6,8 +6,8 @@
 // may not be counted.
 //
 // It listens to conntrack only while a Service on a kernel path is to be logged, or what has ended is to be counted,
-// and lists entries only while it is asked. What is counted so is exact, but for what conntrack has had already when
-// nothing listened, and for events that find the buffer full (Stats).
+// from before the kernel has its rules (Expect), and lists entries only while it is asked. What is counted so is exact,
+// but for what conntrack has had already when nothing listened, and for events that find the buffer full (Stats).
 //
 // Goroutines: that of Run, and one that handles events meanwhile, which Run joins. Errors are logged once for each time
 // that they begin.

@@ -41,9 +41,12 @@ type Flows struct {
 	here    atomic.Pointer[here]
 	sample  look.Sample // of the goroutine of events
 
-	mu     sync.Mutex           // guards the following
-	events *conntrack.Events    // nil: nothing is to be logged
-	before conntrack.EventStats // of subscriptions that have ended
+	mu       sync.Mutex           // guards the following
+	events   *conntrack.Events    // nil: nothing is to be logged
+	before   conntrack.EventStats // of subscriptions that have ended
+	expected uint64               // how often Expect has listened
+	applying bool                 // since then nothing was Changed
+	closed   bool
 
 	looking sync.Mutex // guards the following
 	part    part
@@ -73,6 +76,9 @@ func (f *Flows) inUse() bool {
 
 // Changed has Run look again which Services are to be logged or counted. It does not wait.
 func (f *Flows) Changed() {
+	f.mu.Lock()
+	f.applying = false
+	f.mu.Unlock()
 	select {
 	case f.changed <- struct{}{}:
 	default:
@@ -115,35 +121,79 @@ func (f *Flows) Run(ctx context.Context) {
 // follow listens for the ends of what is to be logged or counted, or to nothing.
 func (f *Flows) follow() error {
 	f.prune()
+	f.mu.Lock()
+	expected := f.expected
+	f.mu.Unlock()
 	addrs, err := f.followed()
-	if err != nil || len(addrs) == 0 {
-		f.Close()
-		return err
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.events == nil {
-		events, err := conntrack.Listen(conntrack.Destroy, f.ended)
-		if err != nil {
-			return err
-		}
-		f.events = events
+	switch {
+	case f.applying || f.expected != expected:
+		return err // more is to come, which is listened for: Changed says when it is there
+	case err != nil || len(addrs) == 0:
+		f.deafen()
+		return err
+	}
+	if err := f.listen(); err != nil || f.closed {
+		return err
 	}
 	return f.events.Only(addrs)
 }
 
-// Close ends the logging and counting, unless Run goes on: the process that has taken over does it from now on.
+// Expect listens for the ends of all that the kernel forwards from now on, if they are to be logged or counted of
+// Services that it is about to get, until Changed is called. It is to be called before their rules are written: where
+// nothing listens when an entry is made the kernel has no event of its end, and a connection that is refused ends at
+// once. Errors are those that Run logs.
+func (f *Flows) Expect(d *lb.Delta) {
+	if !f.expects(d) {
+		return
+	}
+	if _, err := f.lookAround(); err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.expected++
+	f.applying = true
+	if err := f.listen(); err == nil && !f.closed {
+		_ = f.events.Everything()
+	}
+}
+
+// expects reports whether a change has anything to log or count that may not be heard yet.
+func (f *Flows) expects(d *lb.Delta) bool {
+	logs := func(s *lb.Service) bool {
+		some, _ := s.Requests().Or(&f.LB.Defaults).Logs()
+		return f.Accounting || some
+	}
+	return slices.ContainsFunc(d.Added, logs) || slices.ContainsFunc(d.Changed, func(c lb.Change) bool {
+		return logs(c.New) && (c.Addresses || !logs(c.Old))
+	})
+}
+
+// listen listens, if nothing does. The caller holds f.mu.
+func (f *Flows) listen() (err error) {
+	if f.events == nil && !f.closed {
+		f.events, err = conntrack.Listen(conntrack.Destroy, f.ended)
+	}
+	return err
+}
+
+// Close ends the logging and counting for good: the process that has taken over does it from now on.
 func (f *Flows) Close() {
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.deafen()
+}
+
+// deafen listens to nothing any more. The caller holds f.mu.
+func (f *Flows) deafen() {
 	events := f.events
-	f.events = nil
-	f.mu.Unlock()
-	if events == nil {
+	if f.events = nil; events == nil {
 		return
 	}
 	_ = events.Close() // nothing can be lost
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	s := events.Stats()
 	f.before.Handled, f.before.Lost = f.before.Handled+s.Handled, f.before.Lost+s.Lost
 }
