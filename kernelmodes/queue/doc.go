@@ -12,8 +12,8 @@
 //
 // What becomes of a flow is heard from conntrack ([Server.Start] listens): it is in flight at its
 // endpoint until both ends have closed, it was reset, or its entry has gone, so that least
-// connections and limits are those of user space. A connection of TCP beyond a limit is reset; an association, and
-// what no endpoint has room for, is not answered: the client sends again. An endpoint that resets the first packet of a
+// connections and limits are those of user space. A connection of TCP beyond a limit is reset; an association is
+// not answered: the client sends again. An endpoint that resets the first packet of a
 // connection, or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
 // is another endpoint, so that the client's next SYN is asked about again; in the first it is refused.
 // Whose reset it was the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct):
@@ -26,7 +26,8 @@
 //
 // Where a Service requests it (lb.Policies.Hold) and has no endpoint, the packet stays in a queue of its own
 // until it has one. What a client sends meanwhile is dropped, and so is the packet at Close: the
-// client sends again, to the next process or to the rules, which refuse it.
+// client sends again, to the next process or to the rules, which refuse it. What no endpoint has room for stays there,
+// too, in the queue of its Service (lb.Waiter), until it is its turn.
 //
 // Clients with affinity are not known to the kernel's rules until they are passed on at a stop
 // (Engine.Remember of kernelmodes/nftables); those of a process that is killed are chosen for anew.

@@ -1,19 +1,22 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // While a Service has no endpoint that requests it (lb.Policies.Hold) the first packet of a flow stays in the
 // kernel, in a queue of its own: the kernel looks through all that is in a queue for the packet of a verdict. It
 // goes on when the Balancer has an endpoint and the kernel has its number, of which [Server.Wake] says, those first
-// that came first; and without one when it has waited for long enough, so that rules refuse it.
+// that came first; and without one when it has waited for long enough, so that rules refuse it. Those for which no
+// endpoint has room stay there, too ([Server.pend]).
 
 const (
 	// manyHeld is how many packets stay at the same time, of all Services, and longestHeld how many bytes one may have.
@@ -23,11 +26,12 @@ const (
 
 // holding has the packets that stay.
 type holding struct {
-	mu    sync.Mutex
-	list  []*waiting // as they came
-	by    map[flowKey]bool
-	tally tally
-	next  int64 // when the first has waited for long enough
+	mu      sync.Mutex
+	list    []*waiting // that have no endpoint, as they came
+	pending pending
+	by      map[flowKey]bool
+	tally   tally
+	next    int64 // when the first of the list has waited for long enough
 
 	ended                atomic.Bool
 	held                 atomic.Int64
@@ -35,6 +39,7 @@ type holding struct {
 	lacks                lacks
 
 	wake, stop chan struct{}
+	turns      turns
 	all        sync.WaitGroup
 }
 
@@ -42,16 +47,23 @@ type holding struct {
 type waiting struct {
 	key    flowKey
 	flow   lb.Flow
+	id     lb.ID  // of the Service
 	mark   uint32 // of the packet
 	ticket nfqueue.Ticket
-	place  lb.Held
 	until  int64
+
+	place lb.Held // without an endpoint
+
+	// Where none has room.
+	turn lb.Waiter
+	one  flow
+	at   int // in pending; -1: it is not there any more
 }
 
 // startHolding begins to let packets go.
 func (s *Server) startHolding() {
 	h := &s.holding
-	h.wake, h.stop = make(chan struct{}, 1), make(chan struct{})
+	h.wake, h.stop, h.turns.come = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
 	h.ended.Store(false)
 	h.all.Go(s.holdOn)
 }
@@ -71,7 +83,10 @@ func (s *Server) endHolding() {
 	for _, w := range h.list {
 		s.letGo(w, nfqueue.Drop, 0)
 	}
-	h.list, h.by = nil, nil
+	for len(h.pending) > 0 {
+		s.leave(h.pending[0], nfqueue.Drop, 0)
+	}
+	h.list, h.by, h.tally = nil, nil, tally{}
 }
 
 // Wake says that the Balancer, or the engines, have endpoints now that they did not have. Any goroutine may call it.
@@ -113,11 +128,8 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet, soon bool) bool
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	id, lack := place.Service(), room
-	if !h.ended.Load() && p.Bytes <= longestHeld {
-		lack = h.tally.lacks(&s.Shares, id, k.host(), manyHeld-int64(len(h.list)))
-	}
-	if lack != enough {
+	id := place.Service()
+	if lack := h.room(&s.Shares, id, k, p); lack != enough {
 		if h.lacks.add(lack); lack == ofService {
 			s.Balancer.ExceedsShare(id, 1)
 		}
@@ -125,19 +137,40 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet, soon bool) bool
 		place.End()
 		return false
 	}
-	w := &waiting{*k, *f, p.Mark &^ s.Ask.Mask, p.Ticket, place, f.Now + wait}
+	w := &waiting{key: *k, flow: *f, id: id, mark: p.Mark &^ s.Ask.Mask, ticket: p.Ticket, place: place,
+		until: f.Now + wait}
 	w.flow.Tried = nil
-	if h.by == nil {
-		h.by = make(map[flowKey]bool)
-	}
-	h.list, h.by[*k] = append(h.list, w), true
-	h.tally.add(id, k.host(), 1)
-	h.holds.Add(1)
-	h.held.Add(1)
+	h.list = append(h.list, w)
+	h.stays(w)
 	if len(h.list) == 1 || w.until < h.next || s.Balancer.Ends(f) { // or since the Pick, too soon for Wake to see it
 		notify(h.wake)
 	}
 	return true
+}
+
+// room returns what there is not enough of for one more packet to stay. The caller holds mu.
+func (h *holding) room(of *shares.Shares, id lb.ID, k *flowKey, p *nfqueue.Packet) lack {
+	if h.ended.Load() || p.Bytes > longestHeld {
+		return room
+	}
+	return h.tally.lacks(of, id, k.host(), manyHeld-int64(len(h.by)))
+}
+
+// stays counts a packet that stays. The caller holds mu.
+func (h *holding) stays(w *waiting) {
+	if h.by == nil {
+		h.by = make(map[flowKey]bool)
+	}
+	h.by[w.key] = true
+	h.tally.add(w.id, w.key.host(), 1)
+	h.holds.Add(1)
+	h.held.Add(1)
+}
+
+// goes ends that.
+func (h *holding) goes(w *waiting) {
+	delete(h.by, w.key)
+	h.tally.add(w.id, w.key.host(), -1)
 }
 
 // holdOn lets packets go until the server ends.
@@ -145,18 +178,24 @@ func (s *Server) holdOn() {
 	h := &s.holding
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var first, firstPending int64
 	for {
 		select {
 		case <-h.stop:
 			return
 		case <-h.wake:
+			first = s.release()
+		case <-h.turns.come:
+			firstPending = s.takeTurns()
 		case <-timer.C:
+			first, firstPending = s.release(), s.takeTurns()
 		}
-		if next := s.release(); next > 0 {
-			timer.Reset(time.Duration(max(0, next-s.Now())))
-		} else {
+		if first == 0 && firstPending == 0 {
 			timer.Stop()
+			continue
 		}
+		next := min(cmp.Or(first, firstPending), cmp.Or(firstPending, first))
+		timer.Reset(time.Duration(max(0, next-s.Now())))
 	}
 }
 
@@ -167,7 +206,6 @@ func (s *Server) release() (next int64) {
 	defer h.mu.Unlock()
 	var later map[lb.Frontend]bool // those that came later have to wait, too
 	h.list = slices.DeleteFunc(h.list, func(w *waiting) bool {
-		id := w.place.Service()
 		over := !later[w.flow.Frontend] && s.over(w)
 		if !over {
 			if later == nil {
@@ -177,8 +215,7 @@ func (s *Server) release() (next int64) {
 			over = s.expires(w)
 		}
 		if over {
-			delete(h.by, w.key)
-			h.tally.add(id, w.key.host(), -1)
+			h.goes(w)
 		} else if next == 0 || w.until < next {
 			next = w.until
 		}
@@ -233,7 +270,9 @@ func (s *Server) expires(w *waiting) bool {
 
 // letGo ends the wait of a packet.
 func (s *Server) letGo(w *waiting, action nfqueue.Action, number uint32) {
-	w.place.End()
+	if w.place.Valid() {
+		w.place.End()
+	}
 	s.holding.held.Add(-1)
 	if err := w.ticket.Decide(nfqueue.Verdict{Action: action, Mark: w.mark | number}); err != nil {
 		s.undecided.Add(1)

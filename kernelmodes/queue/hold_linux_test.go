@@ -18,6 +18,7 @@ import (
 // asks has clients ask in the background, one after the other has its place, and returns what each gets.
 func (n *node) asks(s *lb.Service, clients int) (served []chan error, conns []net.Conn) {
 	n.T.Helper()
+	before := n.Stats().Holds.Held
 	conns = make([]net.Conn, clients)
 	for i := range clients {
 		c := make(chan error, 1)
@@ -27,7 +28,7 @@ func (n *node) asks(s *lb.Service, clients int) (served []chan error, conns []ne
 			conns[i] = conn
 			c <- err
 		}()
-		testbed.Eventually(n.T, "it is held", func() bool { return n.Stats().Holds.Held == int64(i+1) })
+		testbed.Eventually(n.T, "it is held", func() bool { return n.Stats().Holds.Held == before+int64(i+1) })
 	}
 	return served, conns
 }

@@ -65,13 +65,13 @@ type Stats struct {
 	Holds     HoldStats
 }
 
-// HoldStats count packets that stay in the queue while there is no endpoint.
+// HoldStats count packets that stay in the queue while there is no endpoint, or none that has room.
 type HoldStats struct {
 	Held    int64  // now
 	All     uint64 // until now
 	Full    uint64 // could not: as many of the Service did as it allows
 	Lacks   Lacks  // could not for other reasons
-	Expired uint64 // have gone on without an endpoint
+	Expired uint64 // have gone on without an endpoint, or were refused since none had room for too long
 }
 
 // FlowStats count what is known of flows that the kernel forwards.
@@ -180,10 +180,18 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 		s.limited.Add(1)
 		v.Action, v.Mark = s.refusal(&k, lb.ErrServiceLimit, v.Mark&^s.Ask.Mask)
 		return v
-	case limits(err):
+	case full(err) && holds:
+		v.Action, v.Mark = s.pend(&k, &f, p, &one)
+		return v
+	case limits(err) && !full(err):
 		s.limited.Add(1)
 		v.Action, v.Mark = s.refusal(&k, err, v.Mark)
-	case waits(err) && !holds && s.mayHold(&f):
+	case !holds && (full(err) || waits(err) && s.mayHold(&f)):
+		if one.failed != nil {
+			if kept, _ := s.following.put(&k, &one, firstLook); kept { // for when it comes from the other queue
+				one = flow{}
+			}
+		}
 		v = nfqueue.Verdict{Action: nfqueue.To(s.Ask.First + s.Ask.Count), Mark: p.Mark}
 	case waits(err) && holds && s.hold(&k, &f, p, err == nil):
 		v.Action = nfqueue.Hold
@@ -229,22 +237,29 @@ func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
 	if to.choice, err = s.Balancer.Pick(*f); err != nil {
 		return 0, err
 	}
-	if to.admission == (lb.Admission{}) {
-		if _, to.admission, err = s.Balancer.Admit(&f.Frontend, f.Client, f.Now); err != nil {
-			return 0, err
-		}
-		if to.admission == (lb.Admission{}) { // the Service has gone since
-			return 0, lb.ErrNoService
-		}
+	if err = s.admit(f, to); err != nil {
+		return 0, err
 	}
 	to.since = f.Now
 	return s.engine(f).Number(to.choice.Backend()), nil
 }
 
+// admit has a flow count for the limits of its Service, unless it does.
+func (s *Server) admit(f *lb.Flow, to *flow) (err error) {
+	if to.admission != (lb.Admission{}) {
+		return nil
+	}
+	_, to.admission, err = s.Balancer.Admit(&f.Frontend, f.Client, f.Now)
+	if err == nil && to.admission == (lb.Admission{}) {
+		return lb.ErrNoService // it has gone since
+	}
+	return err
+}
+
 // refusal returns what becomes of a client beyond a limit, whose packet has a mark: a connection of TCP is reset,
-// unless an endpoint may have room soon. Others are not answered, and ask again.
+// unless it could have waited for an endpoint with room. Others are not answered, and ask again.
 func (s *Server) refusal(k *flowKey, err error, mark uint32) (nfqueue.Action, uint32) {
-	if k.protocol == lb.TCP && err != lb.ErrFull { //nolint:errorlint // it is never wrapped
+	if k.protocol == lb.TCP && !full(err) {
 		return nfqueue.Accept, mark | s.Ask.Mask
 	}
 	return nfqueue.Drop, mark
@@ -255,10 +270,13 @@ func waits(err error) bool {
 	return err == nil || err == lb.ErrNoBackend //nolint:errorlint // it is never wrapped
 }
 
-// limits reports whether an error says that there are as many connections as may be.
+// full reports whether no endpoint has room.
+func full(err error) bool { return err == lb.ErrFull } //nolint:errorlint // it is never wrapped
+
+// limits reports whether an error says that there are as many connections as may be, or as many clients that wait.
 func limits(err error) bool {
 	switch err { //nolint:errorlint // they are never wrapped, and this is done for each flow
-	case lb.ErrFull, lb.ErrServiceLimit, lb.ErrClientLimit, lb.ErrClientRate:
+	case lb.ErrFull, lb.ErrQueueFull, lb.ErrServiceLimit, lb.ErrClientLimit, lb.ErrClientRate:
 		return true
 	}
 	return false

@@ -103,13 +103,16 @@ var table = []*Policy{
 		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, " +
 			"first served, since every endpoint that they have not failed at has as many connections as it may; " +
 			"further ones are reset; 0: none waits",
-		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
+		Kernel: "queue",
+		kind:   count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true}, lacks: chosen,
 	},
 	{
 		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s", Flag: "queue-timeout",
 		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, " +
 			"gives its place back (ending the stream does not on systems other than Linux)",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
+		Kernel: "queue",
+		kind:   duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
+		lacks:  chosen,
 	},
 	{
 		Word: "max-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-connections",
