@@ -17,9 +17,10 @@
 // connection, or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
 // is another endpoint, so that the client's next SYN is asked about again; in the first it is refused.
 // Whose reset it was the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct):
-// else each client is believed once in an interval (see package lb). One Service, or one client, has a share only of
-// the flows that are known and the packets that are held (package shares). Where the kernel has no events
-// ([Server.Cannot]) flows are not in flight: least connections takes turns.
+// else each client is believed once in an interval (see package lb), and so is one that meets silence, unless the
+// Service has answered it a moment ago: a policy of the network may be silent to it everywhere. One Service, or one
+// client, has a share only of the flows that are known and the packets that are held (package shares). Where the kernel
+// has no events ([Server.Cannot]) flows are not in flight: least connections takes turns.
 //
 // A packet in the midst of a connection that conntrack does not know goes where the connection did, or a new one would,
 // and says nothing of its endpoint: else a client could have endpoints ejected that reset such packets.

@@ -86,6 +86,37 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
+// TestDenied: a client that every endpoint is silent to, as a policy of the network has it, has none ejected that serves
+// others.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 4})
+	n.Balancer.Outlier = lb.DefaultOutlier
+	n.Balancer.Outlier.Interval = int64(time.Hour)
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s.Backends = s.Backends[:3]
+	n.Sync(s)
+	for _, pod := range n.Pods[:3] {
+		pod.Run(t, "iptables-nft", "-I", "INPUT", "-s", n.Pods[3].Addr4.String(), "-p", "tcp", "-j", "DROP")
+	}
+	raw, sent := n.raw(n.Pods[3]), uint16(0)
+	denied := func(count uint16) {
+		t.Helper()
+		for range count {
+			n.send(raw, netip.AddrPortFrom(n.Pods[3].Addr4, 20000+sent), s.Addresses[0].Addr, 2, 0)
+			sent++
+		}
+		testbed.Eventually(t, "each is silent", func() bool { return n.Stats().Flows.Silent == uint64(sent) })
+	}
+	denied(6)
+	n.open(&s, 1)
+	testbed.Eventually(t, "the answer is heard of", func() bool { return n.Stats().Flows.Answered == 1 })
+	denied(30)
+	if got := n.Balancer.OutlierStats(); got != (lb.OutlierStats{}) {
+		t.Errorf("%+v, want none ejected, nor about to be", got)
+	}
+}
+
 // TestRefusingEndpoint: of three endpoints one refuses. After five failures none meets it, if the kernel says who has.
 func TestRefusingEndpoint(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
@@ -130,10 +161,10 @@ func segment(from, to netip.AddrPort, flags byte, sequence uint32) []byte {
 	return b
 }
 
-// raw is a socket of the client's for segments.
-func (n *node) raw() (raw net.PacketConn) {
+// raw is a socket of a host's for segments.
+func (n *node) raw(h *testbed.Host) (raw net.PacketConn) {
 	n.T.Helper()
-	n.Client.DoT(n.T, func() (err error) { raw, err = net.ListenPacket("ip4:tcp", n.Client.Addr4.String()); return err })
+	h.DoT(n.T, func() (err error) { raw, err = net.ListenPacket("ip4:tcp", h.Addr4.String()); return err })
 	n.T.Cleanup(func() { _ = raw.Close() })
 	return raw
 }
@@ -151,7 +182,7 @@ func TestClientResets(t *testing.T) {
 	n, s, _ := failing(t, false, false, lb.Policies{})
 	n.filtered(n.Pods[0], false, "INPUT")
 	n.filtered(n.Pods[2], false, "INPUT")
-	raw := n.raw()
+	raw := n.raw(n.Client)
 	to := s.Addresses[0].Addr
 	const syn, rst = 2, 4
 	resets := func(first uint16) {

@@ -417,7 +417,7 @@ func TestStray(t *testing.T) {
 	if got := n.Stats(); got.Strays != 3 || got.Chosen != 3 {
 		t.Errorf("%+v, want three strays", got)
 	}
-	raw := n.raw()
+	raw := n.raw(n.Client)
 	const ack, count = 16, 30
 	for i := range uint16(count) {
 		n.send(raw, netip.AddrPortFrom(n.Client.Addr4, 20000+i), s.Addresses[0].Addr, ack, 1)

@@ -39,6 +39,7 @@ const (
 // following is what follows flows.
 type following struct {
 	flowTable
+	reached reached
 	events  *conntrack.Events
 	table   *conntrack.Conn // to read it
 	entries *conntrack.Conn // to look at single ones, and delete them
@@ -205,6 +206,7 @@ func (s *Server) answer(k *flowKey, one *flow) {
 	one.choice.Answered()
 	if !k.isUDP() { // of these it is known at the end only
 		now := s.Now()
+		s.following.reached.add(one, k, now)
 		one.choice.Took(now-one.since, now)
 	}
 }

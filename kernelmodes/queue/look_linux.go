@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"syscall"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -130,7 +129,7 @@ func (s *Server) giveUp(g *glance) {
 // deleted, so that what the client sends next is asked about again.
 func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	s.following.silent.Add(1)
-	choice := was.choice
+	choice, k := was.choice, &g.flowKey
 	others := s.hasOthers(g, was)
 	next := lb.Choice{}
 	if !others {
@@ -157,7 +156,7 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	}
 	p.flows[g.flowKey] = one
 	p.mu.Unlock()
-	choice.Failed(syscall.ETIMEDOUT, s.Now())
+	s.blame(k, choice)
 	if others {
 		if _, err := s.following.entries.Delete(e); err == nil {
 			s.following.retried.Add(1)

@@ -140,7 +140,7 @@ func TestPendingShare(t *testing.T) {
 	n.Node.DoT(t, n.Start)
 	testbed.Eventually(t, "what is open is known", func() bool { return n.Stats().Flows.Known == 1 })
 	const most = manyHeld / 100
-	raw := n.raw()
+	raw := n.raw(n.Client)
 	for i := range uint16(2 * most) {
 		n.send(raw, lab.At(n.Client.Addr4, 20000+i), s.Addresses[0].Addr, 2, 0)
 	}
