@@ -62,6 +62,7 @@ type flow struct {
 	missing   bool    // conntrack had no entry when it was looked at
 	held      bool    // its first packet was
 	patient   bool    // there is no other endpoint: it may take as long as it takes
+	again     bool    // one of UDP before it had the same ends, and its end was not heard of
 }
 
 // failed is what a flow has behind it.

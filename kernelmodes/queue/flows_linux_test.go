@@ -269,6 +269,15 @@ func TestLostEvents(t *testing.T) {
 	for _, c := range all[:8] {
 		testbed.Check(t, c.Close())
 	}
+	testbed.Eventually(t, "all have ended", func() bool {
+		ended := 0
+		testbed.Check(t, n.following.entries.Entries(false, nil, func(e *conntrack.Entry) {
+			if e.State == conntrack.TCPTimeWait {
+				ended++
+			}
+		}))
+		return ended == 8
+	})
 	n.Node.Run(t, "conntrack", "-D", "-p", "tcp", "--state", "TIME_WAIT")
 	if got := n.inFlight(&s); !slices.Equal(got, []uint64{3, 3, 3}) {
 		t.Errorf("in flight without events: %d", got)
@@ -430,6 +439,42 @@ func TestStray(t *testing.T) {
 	if got := n.Balancer.OutlierStats(); got.Active+int64(got.Spared+got.Overflow) > 0 || n.Stats().Flows.Refused > 0 {
 		t.Errorf("%+v; %+v; want no failure", got, n.Stats().Flows)
 	}
+}
+
+// TestLateEnds: where the ports of a flow of UDP are used again before its end is heard of, that does not end the new
+// one, be it at the same endpoint or at another.
+func TestLateEnds(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 2})
+	s := n.echoing(lb.UDP, false, lb.Policies{})
+	packet := &nfqueue.Packet{Protocol: unix.IPPROTO_UDP, Client: lab.At(n.Client.Addr4, 1000), Asked: s.Addresses[0].Addr}
+	key := keyOf(lb.UDP, packet.Client, packet.Asked)
+	begin := func() netip.AddrPort {
+		n.decide(packet)
+		one, _ := n.following.find(&key)
+		return one.choice.Backend()
+	}
+	ends := func(id uint32, at netip.AddrPort, left int64) {
+		t.Helper()
+		n.handle(&conntrack.Event{Kind: conntrack.Destroy, Entry: conntrack.Entry{Protocol: lb.UDP, ID: id,
+			Flow: conntrack.Flow{Src: packet.Client, Dst: packet.Asked, Replies: at}, Status: conntrack.SeenReply}})
+		if known := n.Stats().Flows.Known; known != left {
+			t.Errorf("%d flows are left after the end of %d, want %d", known, id, left)
+		}
+	}
+	n.Sync(s)
+	first, second := begin(), begin()
+	ends(1, first, 1)
+	ends(2, second, 0)
+	s.Backends = s.Backends[:1]
+	n.Sync(s)
+	first, second = begin(), begin()
+	if first != second {
+		t.Fatalf("%s and %s are chosen of one", first, second)
+	}
+	ends(3, first, 1)
+	ends(4, second, 0)
+	ends(5, begin(), 0)
 }
 
 // TestDecideDoesNotAllocate: deciding about a packet leaves nothing to the garbage collector.

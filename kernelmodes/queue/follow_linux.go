@@ -166,8 +166,11 @@ func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 	answered, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
 	before := one
 	switch {
-	case ended && one.id != e.ID && (one.id != 0 || answered && !k.isUDP()):
-		// It is the end of one before that had the same ports: an answer to this one would have been seen.
+	case ended && !one.endsBy(e, k.isUDP()):
+		if one.again && e.Replies == one.choice.Backend() {
+			one.again = false
+			p.flows[k] = one
+		}
 		p.mu.Unlock()
 		return true
 	case ended:
@@ -187,6 +190,19 @@ func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 		s.end(&k, &before, e)
 	}
 	return true
+}
+
+// endsBy reports whether the end of an entry is that of a flow, and not of one before that had the same ports.
+func (one *flow) endsBy(e *conntrack.Entry, udp bool) bool {
+	switch {
+	case e.Replies != one.choice.Backend():
+		return false
+	case one.id != 0 || e.ID == 0:
+		return one.id == e.ID
+	case udp:
+		return !one.again
+	}
+	return e.Status&conntrack.SeenReply == 0 // else its answer would have been seen
 }
 
 // over reports whether a connection has ended whose entry is still there for late packets.

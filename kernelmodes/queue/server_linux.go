@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"runtime"
 	"sync/atomic"
 
@@ -162,7 +163,9 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 		return v
 	}
 	one, known = s.following.take(&k)
+	var before netip.AddrPort
 	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
+		before = one.choice.Backend()
 		one.end(&k)
 		one = flow{}
 	}
@@ -172,6 +175,7 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 	number, err := s.choose(&f, &one)
 	switch {
 	case number != 0:
+		one.again = k.isUDP() && one.choice.Backend() == before
 		v.Mark |= number
 		if s.keep(&k, &one) {
 			s.chosen.Add(1)
