@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"net/netip"
 	"sync/atomic"
 
@@ -10,6 +9,8 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // What a table has with Ask besides.
@@ -55,58 +56,130 @@ func (c *content) number(addr netip.AddrPort, number uint32, n int32) {
 //
 // A number is known from when the kernel has it until before it is taken away, and given to another endpoint as late
 // as can be, for a packet may have it already.
+//
+// There are fewer numbers than there may be endpoints. So of an engine's Services one may have a share of them only
+// (package shares); those without get one with a later change, when there are some.
 type endpoints struct {
+	share shares.Percent
 	given map[netip.AddrPort]*given
-	come  []netip.AddrPort          // since settle
-	gone  []uint32                  // since settle
-	free  []uint32                  // the longest ago first
-	last  uint32                    // that was never given before
-	kept  map[netip.AddrPort]uint32 // by an earlier process, and not taken yet
+	has   map[lb.Name]int64                       // numbers, by the Service that has brought their endpoints
+	lacks map[lb.Name]map[netip.AddrPort]struct{} // endpoints without a number, so
+	come  []netip.AddrPort                        // since settle
+	gone  []uint32                                // since settle
+	free  []uint32                                // the longest ago first
+	last  uint32                                  // that was never given before
+	kept  map[netip.AddrPort]uint32               // by an earlier process, and not taken yet
 	parts [256]atomic.Pointer[map[netip.AddrPort]uint32]
 }
 
 type given struct {
 	number uint32
 	refs   int
+	of     lb.Name // the Service that has brought it
 }
 
-// take returns the number of an endpoint, one reference more; 0 if there are too many.
-func (e *endpoints) take(addr netip.AddrPort, mask uint32) uint32 {
+// take returns the number of an endpoint of a Service, one reference more; 0 if there are too many.
+func (e *endpoints) take(addr netip.AddrPort, of lb.Name, mask uint32) uint32 {
 	if g := e.given[addr]; g != nil {
 		g.refs++
 		return g.number
 	}
-	g := &given{refs: 1}
-	kept, had := e.kept[addr]
-	switch one := mask & -mask; {
-	case had:
+	g := &given{refs: 1, of: of}
+	if kept, had := e.kept[addr]; had {
 		g.number = kept
 		delete(e.kept, addr)
-	case e.last != mask-one && bits.OnesCount32(mask) > 0:
-		e.last += one
-		g.number = e.last
-	case len(e.free) > 0:
-		g.number, e.free = e.free[0], e.free[1:]
+	} else {
+		g.number = e.next(of, mask)
 	}
 	if e.given == nil {
-		e.given = make(map[netip.AddrPort]*given)
+		e.given, e.has = make(map[netip.AddrPort]*given), make(map[lb.Name]int64)
+		e.lacks = make(map[lb.Name]map[netip.AddrPort]struct{})
 	}
 	e.given[addr] = g
-	e.come = append(e.come, addr)
-	return g.number
+	if g.number != 0 {
+		e.has[of]++
+		e.come = append(e.come, addr)
+		return g.number
+	}
+	if e.lacks[of] == nil {
+		e.lacks[of] = make(map[netip.AddrPort]struct{})
+	}
+	e.lacks[of][addr] = struct{}{}
+	return 0
+}
+
+// next returns a number that no endpoint has; 0: there is none for a Service.
+func (e *endpoints) next(of lb.Name, mask uint32) (number uint32) {
+	one := mask & -mask
+	if one == 0 {
+		return 0
+	}
+	unused := int64((mask-one-e.last)/one) + int64(len(e.free))
+	switch {
+	case unused == 0 || !e.share.Allows(e.has[of], 1, unused):
+	case e.last != mask-one:
+		e.last += one
+		number = e.last
+	default:
+		number, e.free = e.free[0], e.free[1:]
+	}
+	return number
+}
+
+// fill gives endpoints numbers that had none, as far as there are some, and passes them with their references.
+func (e *endpoints) fill(mask uint32, do func(addr netip.AddrPort, number uint32, refs int)) {
+	for of, some := range e.lacks {
+		for addr := range some {
+			number := e.next(of, mask)
+			if number == 0 {
+				break
+			}
+			g := e.given[addr]
+			g.number = number
+			e.has[of]++
+			e.numbered(of, addr)
+			e.come = append(e.come, addr)
+			do(addr, number, g.refs)
+		}
+	}
+}
+
+// numbered notes that an endpoint lacks no number any more.
+func (e *endpoints) numbered(of lb.Name, addr netip.AddrPort) {
+	if delete(e.lacks[of], addr); len(e.lacks[of]) == 0 {
+		delete(e.lacks, of)
+	}
 }
 
 // drop returns the number of an endpoint, which has one reference less.
 func (e *endpoints) drop(addr netip.AddrPort) uint32 {
 	g := e.given[addr]
-	if g.refs--; g.refs == 0 {
-		delete(e.given, addr)
-		e.publish(addr, 0)
-		if g.number != 0 {
-			e.gone = append(e.gone, g.number)
-		}
+	if g.refs--; g.refs > 0 {
+		return g.number
+	}
+	delete(e.given, addr)
+	e.publish(addr, 0)
+	if g.number == 0 {
+		e.numbered(g.of, addr)
+		return 0
+	}
+	e.gone = append(e.gone, g.number)
+	if e.has[g.of]--; e.has[g.of] == 0 {
+		delete(e.has, g.of)
 	}
 	return g.number
+}
+
+// unnumbered returns how many endpoints have no number, by the Service that has brought them.
+func (e *endpoints) unnumbered() map[lb.Name]int {
+	if len(e.lacks) == 0 {
+		return nil
+	}
+	all := make(map[lb.Name]int, len(e.lacks))
+	for of, some := range e.lacks {
+		all[of] = len(some)
+	}
+	return all
 }
 
 // settle is called when the kernel has what there is.
@@ -157,7 +230,7 @@ func (e *endpoints) clear() {
 	for i := range e.parts {
 		e.parts[i].Store(nil)
 	}
-	e.given, e.come, e.gone, e.free, e.last, e.kept = nil, nil, nil, nil, 0, nil
+	e.given, e.has, e.lacks, e.come, e.gone, e.free, e.last, e.kept = nil, nil, nil, nil, nil, nil, 0, nil
 }
 
 // part is where an endpoint is looked for: each is copied when one of its endpoints changes.
@@ -213,3 +286,5 @@ func (e *Engine) keepNumbers() error {
 }
 
 func (e *Engine) number(addr netip.AddrPort) uint32 { return e.endpoints.of(addr) }
+
+func (e *Engine) without() map[lb.Name]int { return e.endpoints.unnumbered() }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -91,7 +92,7 @@ func TestNumbers(t *testing.T) {
 		a := addr()
 		switch random.IntN(3) {
 		case 0:
-			n := e.take(a, mask)
+			n := e.take(a, lb.Name{}, mask)
 			if refs[a]++; refs[a] > 1 && n != numbers[a] {
 				t.Fatalf("step %d: %s has number %#x, and before %#x", step, a, n, numbers[a])
 			}
@@ -151,17 +152,76 @@ func TestNumbers(t *testing.T) {
 	e.keep(list, mask, false)
 	for i := range byte(most) { // others, which get all that are free before those that were another's
 		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, i}), 80)
-		if n := e.take(a, mask); n == 0 != (int(i) >= most-len(before)) || before[n].IsValid() {
+		if n := e.take(a, lb.Name{}, mask); n == 0 != (int(i) >= most-len(before)) || before[n].IsValid() {
 			t.Errorf("new endpoint %d of %d beside %d kept ones has number %#x", i, most, len(before), n)
 		}
 	}
 	for a, n := range numbers {
-		if is := e.take(a, mask); is != n {
+		if is := e.take(a, lb.Name{}, mask); is != n {
 			t.Errorf("%s has number %#x in the next process, and before %#x", a, is, n)
 		}
 	}
 	e.clear()
-	if a := addr(); e.of(a) != 0 || e.take(a, mask) != 1<<16 {
+	if a := addr(); e.of(a) != 0 || e.take(a, lb.Name{}, mask) != 1<<16 {
 		t.Error("after clear something is known, or the first number is not the lowest")
+	}
+}
+
+// TestNumberShares: one Service leaves numbers to others, and what has none gets one with the change after there is one
+// again.
+func TestNumberShares(t *testing.T) {
+	const mask, most = 0xff0000, 254
+	e := endpoints{share: 80}
+	big, small := lb.Name{Name: "big"}, lb.Name{Name: "small"}
+	at := func(third byte, i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), third, byte(i)}), 80)
+	}
+	numbers := func(of lb.Name, third byte, count int) (given int) {
+		for i := range count {
+			if e.take(at(third, i), of, mask) != 0 {
+				given++
+			}
+		}
+		return given
+	}
+	got := numbers(big, 0, 1000)
+	if got < most*4/5 || got > most*4/5+1 || e.unnumbered()[big] != 1000-got {
+		t.Errorf("one Service has %d numbers of %d, and none for %d endpoints", got, most, e.unnumbered()[big])
+	}
+	if n := numbers(small, 1, 20); n != 20 {
+		t.Errorf("another one has %d of 20", n)
+	}
+	fill := func() (filled int) {
+		e.fill(mask, func(addr netip.AddrPort, number uint32, refs int) {
+			filled++
+			if number == 0 || refs != 1 || e.given[addr].number != number || slices.Contains(e.gone, number) {
+				t.Errorf("%s gets number %#x for %d references", addr, number, refs)
+			}
+		})
+		return filled
+	}
+	if n := fill(); n != 0 {
+		t.Errorf("%d have numbers beyond the share", n)
+	}
+	gone := 0
+	for i := range 500 {
+		if e.drop(at(0, i)) != 0 {
+			gone++
+		}
+	}
+	n := fill()
+	if n == 0 || n > most-20-got || gone != got {
+		t.Errorf("%d have the numbers that are left beside %d", n, gone)
+	}
+	e.settle()
+	n += fill()
+	if want := (most - 20) * 4 / 5; n < want || n > want+1 || e.unnumbered()[big] != 500-n || int(e.has[big]) != n {
+		t.Errorf("%d have numbers, %d have not", n, e.unnumbered()[big])
+	}
+	for i := 500; i < 1000; i++ {
+		e.drop(at(0, i))
+	}
+	if e.has[big] != 0 || e.unnumbered() != nil {
+		t.Errorf("after its end %d numbers are the Service's, and %v are missing", e.has[big], e.unnumbered())
 	}
 }

@@ -3,6 +3,7 @@ package nftables
 import (
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -61,6 +62,9 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 		}
 		c.exchange(was, is)
 	}
+	c.endpoints.fill(c.shape.ask.Mask, func(addr netip.AddrPort, number uint32, refs int) {
+		c.number(addr, number, int32(refs))
+	})
 }
 
 // exchange replaces what one Service had by what it needs. Elements that it had already are counted up and
@@ -79,7 +83,7 @@ func (c *content) exchange(was, is *unit) {
 		c.Add(e.set, e.Element, -1)
 	}
 	for _, addr := range is.endpoints {
-		c.number(addr, c.endpoints.take(addr, c.shape.ask.Mask), 1)
+		c.number(addr, c.endpoints.take(addr, is.of, c.shape.ask.Mask), 1)
 	}
 	for _, addr := range was.endpoints {
 		c.number(addr, c.endpoints.drop(addr), -1)

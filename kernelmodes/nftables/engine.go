@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -44,11 +45,20 @@ type Ask struct {
 
 	// Target uses the target NFQUEUE of iptables, for kernels whose nf_tables has no queues.
 	Target bool
+
+	// Share is how many of the numbers the endpoints of one Service may have: there are 65,534 in sixteen bits, and one
+	// that would have more is to leave some to others. 0: all.
+	Share shares.Percent
 }
 
 // Number returns the bits of the mark that send a flow to an endpoint, 0 if it has none. An endpoint has the same ones
 // for as long as it is one of a Service, also in the process that takes over. Any goroutine may call it.
 func (e *Engine) Number(endpoint netip.AddrPort) uint32 { return e.number(endpoint) }
+
+// Unnumbered returns how many endpoints have no number since there are too few, or their Service has its share: the
+// kernel chooses where they are chosen. It is by the Service that has brought them first, with all of its ports, and
+// that of the last Sync; nil: there are none.
+func (e *Engine) Unnumbered() map[lb.Name]int { return e.without() }
 
 // Probe checks that this host can forward Services: that the kernel takes each kind of rule and
 // set, in a transaction that leaves nothing. The first call that has no error does the work and
@@ -106,6 +116,9 @@ type Stats struct {
 	FlowsDeleted uint64 // conntrack entries
 	Rules        int
 	Elements     int // of sets and maps, but those of clients with affinity
+
+	// Numbered are the endpoints that have a number, and Unnumbered those that have none, with Ask.
+	Numbered, Unnumbered int
 }
 
 // Add adds what another engine has done.
@@ -115,6 +128,8 @@ func (s *Stats) Add(other Stats) {
 	s.FlowsDeleted += other.FlowsDeleted
 	s.Rules += other.Rules
 	s.Elements += other.Elements
+	s.Numbered += other.Numbered
+	s.Unnumbered += other.Unnumbered
 }
 
 // Stats may be called by any goroutine.

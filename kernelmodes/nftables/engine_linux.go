@@ -29,8 +29,19 @@ type kernel struct {
 
 	endpoints endpoints // numbers of those that flows are sent to, with Ask
 
-	counters     nft.Counters
-	flowsDeleted atomic.Uint64
+	counters             nft.Counters
+	flowsDeleted         atomic.Uint64
+	numbered, unnumbered atomic.Int64 // endpoints
+}
+
+// count notes how many endpoints have numbers.
+func (e *Engine) count() {
+	without := 0
+	for _, n := range e.endpoints.unnumbered() {
+		without += n
+	}
+	e.kernel.numbered.Store(int64(len(e.endpoints.given) - without))
+	e.kernel.unnumbered.Store(int64(without))
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
@@ -65,6 +76,7 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 	if len(services) == 0 {
 		e.content, e.clean = nil, false
 		e.endpoints.clear()
+		e.count()
 		e.counters.Rules.Store(0)
 		e.counters.Elements.Store(0)
 		_, err := nft.Remove(e.IPv6, e.table())
@@ -77,7 +89,7 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 		}
 		t := &nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}
 		e.content = newContent(t, s)
-		e.content.endpoints = &e.endpoints
+		e.content.endpoints, e.endpoints.share = &e.endpoints, e.Ask.Share
 		changed = nil
 		for _, x := range services {
 			changed = append(changed, lb.Change{New: x})
@@ -88,6 +100,7 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 		return err
 	}
 	e.endpoints.settle()
+	e.count()
 	return nil
 }
 
@@ -128,7 +141,7 @@ func (e *Engine) renew() error {
 func (e *Engine) stats() Stats {
 	c := &e.counters
 	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()),
-		int(c.Elements.Load())}
+		int(c.Elements.Load()), int(e.kernel.numbered.Load()), int(e.kernel.unnumbered.Load())}
 }
 
 func (e *Engine) leftover(context.Context) (bool, error) {

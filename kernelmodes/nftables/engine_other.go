@@ -28,6 +28,8 @@ func (*kernel) remember(*lb.Service, []lb.Client) error { return errors.ErrUnsup
 
 func (*kernel) number(netip.AddrPort) uint32 { return 0 }
 
+func (*kernel) without() map[lb.Name]int { return nil }
+
 func (*kernel) stats() Stats { return Stats{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }

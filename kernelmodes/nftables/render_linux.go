@@ -34,6 +34,7 @@ type unit struct {
 	clients []nft.Set // of backends, with affinity
 	shards  []nft.Set // maps that others use as well
 
+	of        lb.Name          // the Service
 	endpoints []netip.AddrPort // that a process may choose
 }
 
@@ -45,7 +46,7 @@ func (u *unit) add(set string, e nft.Element) { u.entries = append(u.entries, en
 // distinguishes where clients are, and fw, which checks their addresses. A packet that leaves
 // them without a backend keeps its destination, and meets the chain "unserved".
 func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
-	u := &unit{chains: make(map[string][]nft.Rule)}
+	u := &unit{chains: make(map[string][]nft.Rule), of: lb.Name{Namespace: service.Namespace, Name: service.Name}}
 	name := kernelmodes.Suffix(service.ID, "")
 	svc, svl, ext := prefixCluster+name, prefixLocal+name, prefixExternal+name
 	used := make(map[string]bool) // chains

@@ -211,6 +211,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
+	d.steering.queues.reportTo(d.reports)
 	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	d.data.lb.OnNeed = d.reports.need

@@ -30,6 +30,9 @@ type queues struct {
 	log      *zap.Logger
 	inherits bool // the Balancer knows the clients of the process before
 
+	// unnumbered reports how many endpoints of a Service have no number, and 0 when all have. nil: nothing is reported.
+	unnumbered func(of lb.Name, ipv6 bool, endpoints int)
+
 	began     atomic.Bool // to answer, and it may have ended since
 	answering atomic.Bool
 
@@ -78,6 +81,7 @@ func (q *queues) changed(d *lb.Delta, ipv6 bool) {
 func (s *steering) queueEngine(ctx context.Context, f *agent.Family, t *steeredFamily) {
 	err := s.queues.probe(ctx)
 	e := &nftables.Engine{IPv6: t.ipv6, Ask: s.queues.server.Ask, Lifetime: s.config.Kernel.RulesLifetime}
+	e.Ask.Share = sharesOf(&s.config.DataPath).Service
 	rules := &s.config.Document.NFTables
 	e.Masquerade = s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll)
 	if err == nil && e.Mark()&e.Ask.Mask != 0 {
@@ -119,6 +123,9 @@ func (q *queues) choose(balancer *lb.Balancer, of shares.Shares) {
 	q.server.Balancer, q.server.Shares = balancer, of
 }
 
+// reportTo has reports say of which Services the kernel chooses endpoints since they have no number.
+func (q *queues) reportTo(r *reports) { q.unnumbered = r.unnumbered }
+
 // inherit says that the Balancer is that of a process that hands over.
 func (q *queues) inherit() { q.inherits = true }
 
@@ -128,7 +135,14 @@ func (q *queues) stats() (m metrics.Queue) {
 		return m
 	}
 	s := q.server.Stats()
-	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
+	var rules nftables.Stats
+	for _, e := range q.server.Engines {
+		if e != nil {
+			rules.Add(e.Stats())
+		}
+	}
+	return metrics.Queue{Numbered: rules.Numbered, Unnumbered: rules.Unnumbered,
+		Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
 		Limited: s.Limited, Strays: s.Strays, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
 		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
 		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
@@ -211,6 +225,7 @@ type queueEngine struct {
 	*nftables.Engine
 	queues *queues
 	begun  bool
+	lacks  map[lb.Name]int // Engine.Unnumbered, as it was reported
 }
 
 // Sync is that of the engine. Who answers is there before the rules that ask.
@@ -227,7 +242,29 @@ func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error 
 	err := e.Engine.Sync(ctx, d, node)
 	e.queues.server.Wake()
 	e.queues.changed(&d, e.IPv6)
+	e.report()
 	return err
+}
+
+// report says of which Services the kernel chooses some endpoints since they have no number, and when that is over.
+func (e *queueEngine) report() {
+	was := e.lacks
+	e.lacks = e.Unnumbered()
+	if e.queues.unnumbered == nil {
+		return
+	}
+	for of, n := range e.lacks {
+		if was[of] == 0 {
+			e.queues.log.Warn("endpoints of data path queue have no number, the kernel chooses there",
+				zap.String("service", of.Namespace+"/"+of.Name), zap.Bool("ipv6", e.IPv6), zap.Int("endpoints", n))
+			e.queues.unnumbered(of, e.IPv6, n)
+		}
+	}
+	for of := range was {
+		if e.lacks[of] == 0 {
+			e.queues.unnumbered(of, e.IPv6, 0)
+		}
+	}
 }
 
 // recall has clients with affinity stay where the kernel has sent them since an earlier process ended.

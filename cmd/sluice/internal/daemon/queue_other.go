@@ -24,6 +24,8 @@ func (*queues) choose(*lb.Balancer, shares.Shares) {}
 
 func (*queues) inherit() {}
 
+func (*queues) reportTo(*reports) {}
+
 func (*queues) stats() metrics.Queue { return metrics.Queue{} }
 
 func (*queues) close() {}

@@ -121,6 +121,30 @@ func EndpointsLoopNoMore(id lb.ID, node string) Event {
 		Note: fmt.Sprintf("no endpoint of %s leads back to node %s any more", id, node)}
 }
 
+// EndpointsUnnumbered says that on data path queue endpoints of a Service have no number, so that the kernel chooses
+// where they are chosen.
+func EndpointsUnnumbered(of lb.Name, node string, ipv6 bool, endpoints int) Event {
+	return Event{Namespace: of.Namespace, Service: of.Name, Warning: true,
+		Reason: "EndpointsUnnumbered", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s has no number for %d %s endpoints of %s/%s on data path queue, and has the kernel "+
+			"choose in their place: all Services there have 65,534, and one --max-service-share of them; request "+
+			"another data path", node, endpoints, familyOf(ipv6), of.Namespace, of.Name)}
+}
+
+// EndpointsNumbered says that this is over.
+func EndpointsNumbered(of lb.Name, node string, ipv6 bool) Event {
+	return Event{Namespace: of.Namespace, Service: of.Name, Reason: "EndpointsNumbered", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s has a number for each %s endpoint of %s/%s on data path queue again", node,
+			familyOf(ipv6), of.Namespace, of.Name)}
+}
+
+func familyOf(ipv6 bool) string {
+	if ipv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
 // EndpointEjected says that an endpoint gets no new connections, since it has failed.
 func EndpointEjected(e lb.Ejection, node string) Event {
 	if e.Check {

@@ -311,6 +311,8 @@ type Queue struct {
 	Held                       int64
 	Holds, HoldFull, HoldEnded uint64
 	NotHeld                    Lacks
+
+	Numbered, Unnumbered int // endpoints
 }
 
 // Lacks say for whom there was no room.
@@ -359,6 +361,14 @@ func (s scrape) queue(n Queue) {
 	s.counters("sluice_queue_not_held_total", "First packets on data path queue that could not stay, by whose "+
 		"share was full: that of all together (or the packet is long), or of the client, or of the Service. They were "+
 		"refused.", "share", n.NotHeld.readings())
+	for _, of := range []struct {
+		state string
+		n     int
+	}{{"numbered", n.Numbered}, {"unnumbered", n.Unnumbered}} {
+		s.gauge("sluice_queue_endpoints", "Endpoints on data path queue by whether they have one of 65,534 numbers "+
+			"of their address family, of which a Service has --max-service-share at most: where one that has none is "+
+			"chosen the kernel chooses.", float64(of.n), "state", of.state)
+	}
 	s.counter("sluice_queue_missed_packets_total", "First packets on data path queue that found a queue full: the "+
 		"kernel has chosen.", n.Missed)
 }
