@@ -83,7 +83,7 @@ RACE_PROGRAM += TestExitRefusesNothing|TestUpgrade|TestUpgradesUnderLoad|TestWay
 RACE_PROGRAM += TestEveryStep|TestKilledSuccessors|TestTakeOverBySocket|TestOffloadedGoesOn|TestEjectionsCross
 RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade
 RACE_PROGRAM += TestQueue|TestQueueKilled|TestQueueFollows|TestQueueLimits|TestProcess1HandsOver|TestAccessLog
-RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst
+RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst|TestQueueRetryRefused
 RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
 
 # The distribution's etcd is too old for an API server to stream lists from, as

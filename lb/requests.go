@@ -43,6 +43,10 @@ type Policies struct {
 	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
 	ConnectAttempts int32 // how many there are, 1 to 8
 
+	// RetryRefused says whether clients that a backend refuses get another one where this process does not dial: they
+	// are not answered, and send again.
+	RetryRefused Switch
+
 	IdleTimeout           int64 // without a byte in either direction, of TCP and SCTP
 	UDPIdleTimeout        int64 // of UDP flows
 	MaxConnectionDuration int64 // of a connection whose backend has answered
@@ -75,6 +79,7 @@ func (p Policies) Or(d *Policies) *Policies {
 	p.OutlierEjection = cmp.Or(p.OutlierEjection, d.OutlierEjection)
 	p.ReadinessProbe = cmp.Or(p.ReadinessProbe, d.ReadinessProbe)
 	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
+	p.RetryRefused = cmp.Or(p.RetryRefused, d.RetryRefused)
 	p.Hold = cmp.Or(p.Hold, d.Hold)
 	p.HoldConnections = cmp.Or(p.HoldConnections, d.HoldConnections)
 	p.Transparent = cmp.Or(p.Transparent, d.Transparent)

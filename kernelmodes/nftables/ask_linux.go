@@ -18,6 +18,7 @@ const (
 	setAsked      = "asked" // addresses: a process is asked about new flows
 	setAskedPorts = "asked-node-ports"
 	setNumbered   = "numbered" // bits of a mark: the endpoint
+	setRetried    = "retried"  // addresses: a client that an endpoint refuses is to ask again
 	chainChosen   = "chosen"   // flows that a process has chosen an endpoint for
 )
 
@@ -27,10 +28,31 @@ var askHooks = map[string]*nft.Hook{
 	"ask-output":     {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 10, New: true},
 }
 
+// refusedHooks are after conntrack, too. Their chains see each packet, and are there only while a Service requests it.
+var refusedHooks = map[string]*nft.Hook{
+	"refused-prerouting": {Type: "filter", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat - 10},
+	"refused-output":     {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 10},
+}
+
+// retries adds the rules that keep the refusals of endpoints from clients that are to ask again, or removes them.
+func (s *shape) retries(t *nft.Table, some bool) {
+	for chain, hook := range refusedHooks {
+		if !some {
+			t.DeleteChain(chain)
+			continue
+		}
+		t.SetChain(chain, hook, []nft.Rule{
+			s.rule().RefusesTCP().In(setRetried, nft.OriginalDestination, nft.L4Proto, nft.OriginalPort).Drop().
+				Rule("its client asks again"),
+		})
+	}
+}
+
 // asks adds the rules that ask a process, and the one that does what it says.
 func (s *shape) asks(t *nft.Table) {
 	t.AddSet(nft.Set{Name: setAsked, Key: frontend})
 	t.AddSet(nft.Set{Name: setAskedPorts, Key: frontend[1:]})
+	t.AddSet(nft.Set{Name: setRetried, Key: frontend})
 	t.AddSet(nft.Set{Name: setNumbered, Key: turn[:1], Data: []nft.Field{nft.Address, nft.Port}})
 	queues := nft.Queues{First: s.ask.First, Count: s.ask.Count, Target: s.ask.Target}
 	for chain, hook := range askHooks {

@@ -235,5 +235,8 @@ func (s shape) trial() *nft.Table {
 	c := newContent(&nft.Table{Name: trial, IPv6: s.ipv6}, s)
 	services := map[lb.ID]*lb.Service{plain.ID: plain, affine.ID: &affine, refused.ID: &refused}
 	c.edit(s, services, []lb.Change{{New: plain}, {New: &affine}, {New: &refused}})
+	if s.ask.Count > 0 {
+		s.retries(c.Table, true)
+	}
 	return c.Table
 }

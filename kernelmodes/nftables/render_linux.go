@@ -34,6 +34,7 @@ type unit struct {
 	clients []nft.Set // of backends, with affinity
 	shards  []nft.Set // maps that others use as well
 
+	retries   int              // 1 for a Service whose clients are to ask again if an endpoint refuses them
 	of        lb.Name          // the Service
 	endpoints []netip.AddrPort // that a process may choose
 }
@@ -64,6 +65,10 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		}
 		if s.ask.Count > 0 { // also without endpoints: the process may keep the packet until there is one
 			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
+			if service.Protocol == lb.TCP && ask == setAsked && service.Requests().RetryRefused == lb.On {
+				u.add(setRetried, nft.Element{Key: key(service.Protocol, a.Addr)})
+				u.retries = 1
+			}
 		}
 		inside, outside := service.Verdicts(a)
 		u.unserved(service.Protocol, a, inside, outside)

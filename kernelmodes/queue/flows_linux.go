@@ -70,6 +70,14 @@ type failed struct {
 	tried    lb.Tried
 	last     netip.AddrPort
 	attempts int
+	refused  bool // the last has, which the client has not heard
+}
+
+// add adds the endpoint of a choice.
+func (f *failed) add(c lb.Choice) {
+	f.tried.Add(c)
+	f.last = c.Backend()
+	f.attempts++
 }
 
 func keyOf(protocol lb.Protocol, client, asked netip.AddrPort) flowKey {

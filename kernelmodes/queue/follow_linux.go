@@ -244,14 +244,34 @@ func (s *Server) end(k *flowKey, one *flow, e *conntrack.Entry) {
 // that was it says only if it counts packets. A client that resets what it has opened must not have endpoints ejected
 // that serve others well: so else each is believed once in a while only.
 func (s *Server) refuse(k *flowKey, one *flow, e *conntrack.Entry) {
-	switch {
-	case !e.Counted():
-		s.following.refused.Add(1)
-		one.choice.NotAnswered(syscall.ECONNREFUSED, addrOf(k.client), s.Now())
-	case e.Out.Packets > 0:
-		s.following.refused.Add(1)
-		one.choice.Failed(syscall.ECONNREFUSED, s.Now())
-		one.choice = lb.Choice{}
+	if e.Counted() && e.Out.Packets == 0 {
+		return
+	}
+	s.following.refused.Add(1)
+	choice := one.choice
+	if choice.Policies().RetryRefused == lb.On {
+		s.awaitAgain(k, one)
+	}
+	if one.choice = (lb.Choice{}); e.Counted() {
+		choice.Failed(syscall.ECONNREFUSED, s.Now())
+		return
+	}
+	choice.NotAnswered(syscall.ECONNREFUSED, addrOf(k.client), s.Now())
+	choice.Done(nil)
+}
+
+// awaitAgain keeps what is known of a connection that was refused, which its client does not hear (rules drop the
+// reset): when it sends again it gets another endpoint, or is refused.
+func (s *Server) awaitAgain(k *flowKey, one *flow) {
+	next := flow{admission: one.admission, failed: one.failed, since: s.Now()}
+	if next.failed == nil {
+		next.failed = new(failed)
+	}
+	next.failed.add(one.choice)
+	next.failed.refused = true
+	if done, _ := s.following.put(k, &next, firstLook); done {
+		one.admission = lb.Admission{}
+		s.following.retried.Add(1)
 	}
 }
 

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -148,9 +149,8 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 		if one.failed == nil {
 			one.failed = new(failed)
 		}
-		one.failed.tried.Add(choice)
-		one.failed.last = choice.Backend()
-		one.failed.attempts++
+		one.failed.add(choice)
+		one.failed.refused = false
 		one.since = s.Now()
 		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})
 	}
@@ -164,14 +164,14 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	}
 }
 
+// mostAttempts returns how many there may be.
+func mostAttempts(c lb.Choice) int { return cmp.Or(int(c.Policies().ConnectAttempts), attempts) }
+
 // hasOthers reports whether a flow whose endpoint has failed may have another.
 func (s *Server) hasOthers(g *glance, one *flow) bool {
-	done, most := 1, attempts
+	done, most := 1, mostAttempts(one.choice)
 	if one.failed != nil {
 		done += one.failed.attempts
-	}
-	if p := one.choice.Policies(); p.ConnectAttempts > 0 {
-		most = int(p.ConnectAttempts)
 	}
 	client, asked := g.ends()
 	f := lb.Flow{Frontend: lb.Frontend{Protocol: g.protocol, Addr: asked}, Client: client.Addr(),

@@ -174,6 +174,9 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 	}
 	number, err := s.choose(&f, &one)
 	switch {
+	case one.exhausted():
+		s.no.Add(1)
+		v.Mark |= s.Ask.Mask // its client is refused
 	case number != 0:
 		one.again = k.isUDP() && one.choice.Backend() == before
 		v.Mark |= number
@@ -206,6 +209,12 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 	}
 	one.end(&k)
 	return v
+}
+
+// exhausted reports whether a client that was refused has no other endpoint, or has had as many as may be.
+func (one *flow) exhausted() bool {
+	return one.failed != nil && one.failed.refused && one.choice.Valid() &&
+		(one.failed.attempts >= mostAttempts(one.choice) || !one.failed.tried.Add(one.choice))
 }
 
 // stray returns the number of the endpoint of a packet in the midst of a connection that conntrack does not know: its

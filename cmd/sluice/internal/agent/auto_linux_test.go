@@ -19,7 +19,7 @@ var values = map[string][]string{
 	"udp-responses": {"0", "1"}, "hold": {"0s", "5s"}, "hold-connections": {"10"}, "max-endpoint-connections": {"0", "5"},
 	"max-pending-connections": {"10"}, "queue-timeout": {"1s"}, "max-connections": {"100"}, "transparent": {"true"},
 	"proxy-protocol": {"v1", "v2"}, "access-log": {"all"}, "drain": {"drain", "reset"}, "connect-timeout": {"1s"},
-	"connect-attempts": {"2"}, "idle-timeout": {"0s", "1m"}, "udp-idle-timeout": {"5s"}, "tcp-keepalive-idle": {"5s"},
+	"connect-attempts": {"2"}, "retry-refused": {"true"}, "idle-timeout": {"0s", "1m"}, "udp-idle-timeout": {"5s"}, "tcp-keepalive-idle": {"5s"},
 	"max-connection-duration": {"1h"}, "max-connection-duration-jitter": {"5"}, "readiness-probe": {"tcpSocket: {}"},
 }
 

@@ -236,6 +236,27 @@ func TestQueueLimits(t *testing.T) {
 	l.Eventually("there is room again", func() bool { return dial() == nil })
 }
 
+// TestQueueRetryRefused: where a Service requests it a client that an endpoint refuses gets another one.
+func TestQueueRetryRefused(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{Pods: 2})
+	l.Mode = "queue"
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":7000"))
+	service := strings.Replace(testbed.ServiceManifest("some", "10.96.0.85:80", "TCP", ""), "\nspec:",
+		"\n  annotations: {sluice.io/retry-refused: \"true\"}\nspec:", 1)
+	l.Write("some.yaml", service, testbed.SliceManifest("some", 1, 7000, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Start()
+	for range 4 {
+		c, err := l.Client.Dial(t.Context(), "tcp", "10.96.0.85:80")
+		testbed.Check(t, err)
+		(&testbed.Talker{T: t, Conn: c}).Echoes()
+		testbed.Check(t, c.Close())
+	}
+	if n := l.Metric(`sluice_queue_failures_total{result="refused"}`); n != 2 {
+		t.Errorf("%v endpoints have refused, want 2", n)
+	}
+}
+
 // TestQueueUnavailable: where data path queue is not available user space serves what requests it, and says so.
 func TestQueueUnavailable(t *testing.T) {
 	t.Parallel()

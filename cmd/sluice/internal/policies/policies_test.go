@@ -74,6 +74,7 @@ var samples = map[string][2]string{
 	"max-endpoint-connections":   {"20", "-1"},
 	"max-pending-connections":    {"100", "many"},
 	"queue-timeout":              {"5s", "0"},
+	"retry-refused":              {"true", "maybe"},
 	"max-connections":            {"1000", "1.5"},
 	"max-client-connections":     {"10", "2147483648"},
 	"max-client-connection-rate": {"100", "1000001"},

@@ -188,6 +188,14 @@ var table = []*Policy{
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
 	},
 	{
+		Word: "retry-refused", Of: tcpOnly, Default: "false",
+		Means: "whether on data path queue a client that an endpoint refuses gets another one, as in user space: it " +
+			"is not reset, and sends again after a second; one that all refuse is reset then. Not at node ports",
+		Kernel:  "queue",
+		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.RetryRefused }},
+		without: []string{"false"}, lacks: chosen,
+	},
+	{
 		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "idle-timeout",
 		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at " +
 			"most an eighth later; 0: never",
