@@ -82,7 +82,7 @@ type FlowStats struct {
 	Answered uint64
 	Refused  uint64 // by a reset as the first answer, or left so by the client where the kernel does not count packets
 	Silent   uint64 // endpoints that have not answered in time
-	Retried  uint64 // of these, those whose client gets another endpoint when it sends again
+	Retried  uint64 // of both, those whose client gets another endpoint when it sends again
 	Events   uint64 // of conntrack
 	Lost     uint64 // events that had no room, after which the table is read
 }

@@ -344,7 +344,7 @@ func (s scrape) queue(n Queue) {
 	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
 		"reset was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
 	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
-		"sends again, since the first was silent.", n.Retried)
+		"sends again, since the first was silent, or has refused it (sluice.io/retry-refused).", n.Retried)
 	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
 		n.Unheard)
 	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of "+
