@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -129,7 +130,13 @@ func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	wg.Go(func() {
 		for {
 			c, err := l.Accept()
-			if err != nil {
+			switch {
+			case errors.Is(err, net.ErrClosed):
+				return
+			case err != nil && gone(err): // as the Server does: a client may reset before it is accepted
+				continue
+			case err != nil:
+				t.Errorf("accept at a backend: %v", err)
 				return
 			}
 			wg.Go(func() {
