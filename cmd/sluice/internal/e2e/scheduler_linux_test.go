@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,8 +15,18 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// answerAfter has a host answer connections with its name after some time, until the test ends.
-func answerAfter(t *testing.T, h *testbed.Host, d time.Duration) {
+// turnout counts what the pods of a test have answered, so that a slow one can wait for the others whatever a machine
+// has to do besides.
+type turnout struct {
+	mu      sync.Mutex
+	more    sync.Cond
+	answers int
+	over    bool // no pod waits any more
+}
+
+// answer has a host answer connections with its name when the others have given so many answers meanwhile, until the
+// test ends.
+func (o *turnout) answer(t *testing.T, h *testbed.Host, behind int) {
 	t.Helper()
 	ln, err := h.Listen(t.Context(), "tcp", ":8080")
 	testbed.Check(t, err)
@@ -29,7 +38,7 @@ func answerAfter(t *testing.T, h *testbed.Host, d time.Duration) {
 				return
 			}
 			conns.Go(func() {
-				time.Sleep(d) // the work that it does
+				o.await(behind)
 				_, _ = io.WriteString(c, h.Name)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
@@ -38,9 +47,29 @@ func answerAfter(t *testing.T, h *testbed.Host, d time.Duration) {
 		}
 	})
 	t.Cleanup(func() {
+		o.end()
 		_ = ln.Close()
 		conns.Wait()
 	})
+}
+
+// await counts an answer, after so many others.
+func (o *turnout) await(others int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for until := o.answers + others; o.answers < until && !o.over; {
+		o.more.Wait()
+	}
+	o.answers++
+	o.more.Broadcast()
+}
+
+// end has no pod wait any more.
+func (o *turnout) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over = true
+	o.more.Broadcast()
 }
 
 // balanced writes Service web, by a scheduler, with a slice of its own for the endpoint of each pod, by weights.
@@ -64,8 +93,8 @@ func requesting(l *lab.Lab, annotations string, weights ...int) {
 	l.Eventually("the change is in force", func() bool { return l.Metric(`sluice_syncs_total{result="ok"}`) > was })
 }
 
-// askAll has so many clients at a time ask Service web, and returns how long each answer took, sorted, and who gave it.
-func askAll(l *lab.Lab, clients, requests int) (took []time.Duration, answers map[string]int) {
+// askAll has so many clients at a time ask Service web, and returns who answered. When all have been sent, sent is called.
+func askAll(l *lab.Lab, clients, requests int, sent func()) (answers map[string]int) {
 	l.T.Helper()
 	answers = make(map[string]int)
 	var mu sync.Mutex
@@ -74,45 +103,43 @@ func askAll(l *lab.Lab, clients, requests int) (took []time.Duration, answers ma
 	for range clients {
 		asking.Go(func() {
 			for asked.Add(1) <= int64(requests) { // so that all end together: who is left alone has turns
-				start := time.Now()
 				name, err := lab.Who(l.Client, lab.WebAddr)
-				since := time.Since(start)
 				mu.Lock()
 				if err != nil {
 					l.T.Errorf("after %v: %v", answers, err)
 				}
-				took = append(took, since)
 				answers[name]++
 				mu.Unlock()
 			}
+			sent()
 		})
 	}
 	asking.Wait()
-	slices.Sort(took)
-	return took, answers
+	return answers
 }
 
-// TestSlowEndpoint: one of five endpoints takes 250 times as long as the others. In turns one client in five waits for
-// it, and by least connections, the better of two and peak EWMA fewer than one in 50.
+// TestSlowEndpoint: one of five endpoints answers when the others have answered 1,000 times. By least connections, the
+// better of two and peak EWMA fewer than one client in 50 waits for it; in turns it would be one in five.
 func TestSlowEndpoint(t *testing.T) {
-	l := lab.New(t, testbed.Config{Pods: 5})
-	for i, pod := range l.Pods {
-		answerAfter(t, pod, []time.Duration{500 * time.Millisecond, 2 * time.Millisecond}[min(i, 1)])
-	}
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
-	l.Start()
-	p98 := func(scheduler string, requests int) time.Duration {
-		balanced(l, scheduler, 1, 1, 1, 1, 1)
-		took, answers := askAll(l, 20, requests)
-		t.Logf("%s: p50 %v, p98 %v, p99 %v, %d of %d to the slow one", scheduler, took[requests/2],
-			took[requests*98/100], took[requests*99/100], answers["pod-0"], requests)
-		return took[requests*98/100]
-	}
-	turns := p98("rr", 500)
+	t.Parallel()
+	const requests = 2000
 	for _, scheduler := range []string{"lc", "p2c", "ewma"} {
-		if got := p98(scheduler, 8000); got > turns/4 {
-			t.Errorf("%s: the p98 is %v, and %v in turns", scheduler, got, turns)
-		}
+		t.Run(scheduler, func(t *testing.T) {
+			l := lab.New(t, testbed.Config{Pods: 5})
+			var pods turnout
+			pods.more.L = &pods.mu
+			for i, pod := range l.Pods {
+				pods.answer(t, pod, []int{1000, 0}[min(i, 1)])
+			}
+			l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
+			l.Start()
+			balanced(l, scheduler, 1, 1, 1, 1, 1)
+			answers := askAll(l, 20, requests, pods.end)
+			t.Log(answers)
+			if slow := answers[l.Pods[0].Name]; slow >= requests/50 {
+				t.Errorf("%d of %d clients waited for the slow endpoint", slow, requests)
+			}
+		})
 	}
 }
 
@@ -128,7 +155,7 @@ func TestWeights(t *testing.T) {
 		for _, w := range weights {
 			sum += w
 		}
-		_, answers := askAll(l, 1, 100)
+		answers := askAll(l, 1, 100, func() {})
 		for i, w := range weights {
 			if got := answers[fmt.Sprint("pod-", i)]; got != 100*w/sum {
 				t.Errorf("weights %v: of 100 connections %d go to pod-%d", weights, got, i)
