@@ -14,6 +14,7 @@ import (
 // TestBigService: a Service of 20,000 ports, which are several turns of the agent, comes, gets other endpoints and goes,
 // whole, while others change.
 func TestBigService(t *testing.T) {
+	t.Parallel()
 	const most = 20_000
 	l := lab.New(t, testbed.Config{Pods: 2})
 	l.ServeWeb()

@@ -161,10 +161,10 @@ func (v *visitors) exchange(from *testbed.Host, addr string, answered func()) {
 // after its end, and some time later. No client is refused, and no UDP client has no answer for long, until ten
 // seconds after the replacement has started.
 func TestExitRefusesNothing(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	for _, when := range []string{"at once", "at once by the handover socket", "after the end", "later"} {
 		t.Run(when, func(t *testing.T) {
-			t.Parallel() // with each other, and no other test: most of the time they wait
-
+			t.Parallel()
 			path := "iptables" // so that rules of that mode stay when the Services are back
 			switch when {
 			case "after the end":

@@ -12,6 +12,7 @@ import (
 // TestMoveAffinity: a client of a Service with affinity stays where it is while its
 // Service moves, but for moves to ipvs, which takes no client from elsewhere.
 func TestMoveAffinity(t *testing.T) {
+	t.Parallel()
 	testMoveAffinity(t, "nftables", "userspace", "iptables", "nftables", "queue", "iptables", "queue", "userspace", "queue",
 		"nftables", "iptables", "userspace", "nftables")
 }

@@ -13,10 +13,11 @@ import (
 // follow wait and come together, and other endpoints of a Service wait only where the
 // kernel forwards it.
 func TestMinSyncPeriod(t *testing.T) {
+	t.Parallel()
 	const period = 8 * time.Second
 	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
-			t.Parallel() // with each other, and no other test: most of the time they wait
+			t.Parallel()
 			lab.NeedMode(t, mode)
 			l := lab.New(t, testbed.Config{Pods: 2})
 			l.Mode = mode

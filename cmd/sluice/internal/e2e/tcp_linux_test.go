@@ -63,6 +63,7 @@ func sumOf(seed uint64, size int64) []byte {
 
 // TestBulkBothWays: 256 MiB each way at once, from host to host through the node.
 func TestBulkBothWays(t *testing.T) {
+	t.Parallel()
 	size := int64(256 << 20)
 	if testing.Short() {
 		size = 16 << 20
@@ -100,6 +101,7 @@ func TestBulkBothWays(t *testing.T) {
 // TestStalledReader: a client pushes up to 1 GiB at a server that reads nothing
 // for 3 s, long after all buffers between them are full; the memory of the program does not grow.
 func TestStalledReader(t *testing.T) {
+	t.Parallel()
 	stall := 3 * time.Second
 	if testing.Short() {
 		stall = time.Second
@@ -278,6 +280,7 @@ func TestChurn(t *testing.T) {
 // TestFewDescriptors: 500 clients of a program with 64 descriptors. Those that fit
 // are served, the others wait, and all are served in the end.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.ServeEcho()
 	l.Limit = 64
