@@ -86,6 +86,15 @@ RACE_PROGRAM += TestQueue|TestQueueKilled|TestQueueFollows|TestQueueLimits|TestP
 RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst|TestQueueRetryRefused
 RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
 
+# Those of them that count milliseconds or memory, or do less with the race detector (-short). They always run without it,
+# too; the others, which want the same of the program in either run, do so in make test, and with it only in make verify.
+RACE_TWICE  = TestMove TestChurn TestThousandClients TestFewDescriptors TestUpgradesUnderLoad TestEveryStep
+RACE_TWICE += TestKilledSuccessors TestTakeOverBySocket TestIdleConnectionsCross TestSCTPUpgrade
+RACE_ONCE   = $(filter-out $(RACE_TWICE),$(subst |, ,$(RACE_PROGRAM)))
+
+# Set by make verify: tests of the whole program that have run already.
+HAVE_RUN =
+
 # The distribution's etcd is too old for an API server to stream lists from, as
 # present clusters do; the tests of watching run on one that can, too.
 E2E = cd deploy/e2e && $(call GOTEST,./...,-timeout 10m) && $(call GOTEST,./...,-timeout 10m -run 'TestWatch' -args -etcd ../../bin/etcd)
@@ -100,8 +109,9 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 .PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp \
-	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-whole test-packages \
-	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz models lint cross verify \
+	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-beside test-packages \
+	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race race-packages \
+	race-program fuzz models lint cross verify \
 	clean
 
 help: ## list the targets
@@ -185,9 +195,14 @@ SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bi
 # leave idle (SCHED_IDLE): without anything in Go's build cache they take seven minutes of a core, and the VM
 # half an hour of one. Its clock is its own, and it does not take a processor from who counts milliseconds.
 test-all: bench-deps
-	.ci/beside chrt --idle 0 $(MAKE) systems test-vm -- $(MAKE) test-packages test-whole
+	.ci/beside chrt --idle 0 $(MAKE) systems test-vm -- $(MAKE) test-program test-beside
 
-test-whole: test-program e2e test-wine
+# The tests against an API server wait for five seconds of six, and those under wine for half of the time; the tests of
+# single packages fill what processors there are, and none of all these counts milliseconds.
+test-beside:
+	.ci/beside $(MAKE) e2e test-wine -- $(MAKE) $(BESIDE)
+
+BESIDE = test-packages
 
 test-packages: bench-deps ## run the tests of single packages
 	$(COMPILE) ./... >/dev/null
@@ -195,7 +210,8 @@ test-packages: bench-deps ## run the tests of single packages
 
 test-program: bench-deps build image image-iptables ## run the tests of the whole program
 	$(COMPILE) ./... >/dev/null
-	SLUICE_IMAGES=$(CURDIR)/bin $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
+	SLUICE_IMAGES=$(CURDIR)/bin $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 8 \
+		$(if $(HAVE_RUN),-skip '^($(subst $() ,|,$(HAVE_RUN)))$$'))
 
 test-systems: ## run the tests that need an API server, a VM or wine
 	.ci/beside chrt --idle 0 $(MAKE) test-vm -- $(MAKE) e2e test-wine
@@ -206,7 +222,10 @@ test-wine: deps ## run the tests of what serves on Windows, under wine
 e2e: deps build systems bin/sluice-image.tar bin/sluice-image-iptables.tar ## run the tests against a real Kubernetes API server
 	$(E2E)
 
-systems: $(SYSTEMS)
+# One at a time: the tests against an API server wait for what is compiled beside others.
+systems:
+	@mkdir -p bin
+	flock bin/systems.lock $(MAKE) $(SYSTEMS)
 
 bin/sluice-image.tar:
 	$(MAKE) image
@@ -239,11 +258,17 @@ test-vm-program: ## those of them that are about the whole program (bin/vm must 
 	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice/internal/e2e \
 		./cmd/sluice/internal/e2e/handover,-exec '$(CURDIR)/bin/vm' -p 2 -short -timeout 40m -run '$(VM_TESTS)')
 
-race: GOTEST_ENV = CGO_ENABLED=1
-race: deps build ## run the tests under the race detector (needs a C compiler)
+race: race-packages race-program ## run the tests under the race detector (needs a C compiler)
+
+race-packages race-program: GOTEST_ENV = CGO_ENABLED=1
+
+race-packages: deps build ## those of them that are about single packages
 	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null
 	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m -skip '^($(subst $() ,|,$(RACE_NOT)))$$')
-	$(call GOTEST,$(ALONE),-p 1 -race -short -timeout 20m -parallel 4 -run '$(RACE_TESTS)')
+
+race-program: deps build ## those of them that are about the whole program
+	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null
+	$(call GOTEST,$(ALONE),-p 1 -race -short -timeout 20m -parallel 8 -run '$(RACE_TESTS)')
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	@targets=$$(grep -roE --include='*_test.go' '^func Fuzz\w+' . | sort) || { echo "fuzz: no target found" >&2; exit 1; }; \
@@ -278,10 +303,12 @@ cross: ## compile everything for linux/arm64 and windows/amd64
 	GOOS=windows GOARCH=amd64 $(PROGRAM) bin/sluice.exe ./cmd/sluice
 
 # What is compiled and not run, and what the VM runs, has the time that tests leave idle, as in test-all: from the first
-# second on, since linters wait for files and for each other, and first what the tests against an API server wait for.
+# second on, since linters wait for files and for each other, and first what the tests against an API server wait for. Those
+# of the whole program come first, since they wait the most.
 verify: bench-deps ## run all that CI runs
 	@rm -rf $(RUNS)
-	.ci/beside chrt --idle 0 $(MAKE) systems test-vm cross -- $(MAKE) lint race demo test-packages test-whole
+	.ci/beside chrt --idle 0 $(MAKE) systems test-vm cross -- \
+		$(MAKE) lint race-program test-program test-beside demo HAVE_RUN='$(RACE_ONCE)' BESIDE='race-packages test-packages'
 	@.ci/summary $(RUNS)
 
 clean: ## remove what was built
