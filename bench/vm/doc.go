@@ -11,7 +11,7 @@
 // our tests call, copied from this machine. There is no disk and no network.
 //
 // The binary must be statically linked. The machine's time is bounded: by 40 s (-grace)
-// more than the binary's own -test.timeout. A machine that hangs, panics or ends
+// more than the binary's own -test.timeout, from when the binary begins. A machine that hangs, panics or ends
 // without the binary's exit status makes the status 99, and what its console said
 // is shown.
 //

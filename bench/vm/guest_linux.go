@@ -70,6 +70,7 @@ func work() (int, error) {
 	cmd := exec.Command("/"+binary, j.Args[1:]...)
 	cmd.Env, cmd.Dir = j.Env, "/t"
 	cmd.Stdout, cmd.Stderr = out, out
+	fmt.Println(beginLine)
 	err = cmd.Run()
 	if err := drain(int(out.Fd())); err != nil {
 		return 0, fmt.Errorf("drain the output: %w", err)

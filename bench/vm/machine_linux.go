@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -20,8 +21,14 @@ import (
 // machine.
 const insideVar = "SLUICE_VM"
 
-// statusLine begins the line on the console that carries the binary's exit status.
-const statusLine = "sluice-vm: exit status "
+const (
+	// beginLine is the line on the console that says that the binary begins.
+	beginLine = "sluice-vm: the binary begins"
+	// statusLine begins the line on the console that carries the binary's exit status.
+	statusLine = "sluice-vm: exit status "
+	// bootTime bounds how long a machine takes until then, interpreted and among others.
+	bootTime = 10 * time.Minute
+)
 
 // machine is one virtual machine, for one run of one binary.
 type machine struct {
@@ -47,9 +54,8 @@ const (
 // run runs argv in a machine and returns its exit status, or hostFailed and the
 // reason.
 func (m machine) run(ctx context.Context, img image, argv []string) (int, error) {
-	limit := timeLimit(argv) + m.grace
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	tmp, err := os.MkdirTemp("", "sluice-vm-")
 	if err != nil {
 		return hostFailed, err
@@ -65,7 +71,12 @@ func (m machine) run(ctx context.Context, img image, argv []string) (int, error)
 	}
 	var complaints bytes.Buffer
 	qemu.Stdout, qemu.Stderr = m.out, &complaints
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { bound(console, timeLimit(argv)+m.grace, ended, cancel) })
 	err = qemu.Run()
+	close(ended)
+	watching.Wait()
 	said, _ := os.ReadFile(console) // absent if QEMU could not begin
 	if i := bytes.LastIndex(said, []byte(statusLine)); i >= 0 {
 		word, _, _ := strings.Cut(string(said[i+len(statusLine):]), "\n")
@@ -78,12 +89,42 @@ func (m machine) run(ctx context.Context, img image, argv []string) (int, error)
 		}
 	}
 	why := "the machine ended before its program did"
-	if cause := ctx.Err(); errors.Is(cause, context.DeadlineExceeded) {
-		why = fmt.Sprintf("the machine did not end within %v", limit)
+	if cause := context.Cause(ctx); errors.Is(cause, errTooLong) {
+		why = cause.Error()
 	} else if cause != nil {
 		why = "interrupted"
 	}
 	return hostFailed, fmt.Errorf("%s (%v)\n%s\nlast on its console:\n%s", why, err, complaints.Bytes(), tail(said))
+}
+
+var errTooLong = errors.New("the machine did not end")
+
+// bound ends a machine whose binary has begun so long ago, or not begun within bootTime. How long a machine boots says
+// how busy the host is. A file has no event that QEMU has written to it, so this looks.
+func bound(console string, limit time.Duration, ended <-chan struct{}, end context.CancelCauseFunc) {
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	over := time.NewTimer(bootTime)
+	defer over.Stop()
+	for begun := false; ; {
+		select {
+		case <-ended:
+			return
+		case <-over.C:
+			if begun {
+				end(fmt.Errorf("%w within %v", errTooLong, limit))
+			} else {
+				end(fmt.Errorf("%w within %v, nor has its binary begun", errTooLong, bootTime))
+			}
+			return
+		case <-look.C:
+		}
+		if said, _ := os.ReadFile(console); bytes.Contains(said, []byte(beginLine)) {
+			begun = true
+			over.Reset(limit)
+			look.Stop()
+		}
+	}
 }
 
 // command is QEMU with the machine that Debian's cloud kernel boots fastest on: no
@@ -165,7 +206,7 @@ func environment() []string {
 }
 
 // timeLimit is how long the binary gives itself. The machine gets less than a minute
-// more: after that the go command loses patience, and nothing would say why.
+// more, with its boot if the host is not busy: after that the go command loses patience, and nothing would say why.
 func timeLimit(argv []string) time.Duration {
 	for _, a := range argv {
 		if v, ok := strings.CutPrefix(strings.TrimLeft(a, "-"), "test.timeout="); ok {

@@ -30,7 +30,7 @@ func main() {
 	flag.IntVar(&m.memory, "memory", 1536, "memory of the machine, in MiB")
 	flag.IntVar(&m.cpus, "cpus", 2, "processors of the machine, on KVM")
 	flag.DurationVar(&m.grace, "grace", 40*time.Second, "how much longer than the binary's own -test.timeout the "+
-		"machine may run")
+		"machine may run from when the binary begins")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
