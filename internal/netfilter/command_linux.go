@@ -22,11 +22,15 @@ const LockWait = 5
 // needed says what to do about a want of privileges.
 const needed = "run as root, or with CAP_NET_ADMIN and CAP_NET_RAW"
 
-// commandTime bounds one run of a program, whatever the caller's context says, and
-// byteTime is what each byte of its input adds: 100,000 rules are some 14 MB.
 const (
+	// commandTime bounds one run of a program, whatever the caller's context says, and
+	// byteTime is what each byte of its input adds: 100,000 rules are some 14 MB.
 	commandTime = 30 * time.Second
 	byteTime    = 4 * time.Microsecond
+
+	// outputTime is how long what a program has printed may take to be read after it has ended. These programs leave
+	// no other that would keep their output open, so this is time for a process that gets no processor.
+	outputTime = 10 * time.Second
 )
 
 // Run runs a program in the network namespace of the calling thread and returns
@@ -37,7 +41,7 @@ func Run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = outputTime
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
