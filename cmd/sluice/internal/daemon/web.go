@@ -86,7 +86,8 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
 		Agent: d.agent.Status, Conntrack: conntrack.Usage, Descriptors: &d.data.budget,
 		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, KernelEvents: d.kernel.Stats,
-		Families: d.steering.served, Services: d.data.lb.Stats, Times: d.data.lb.Times,
+		Families: d.steering.served, Services: d.data.lb.Stats, Kernel: d.kernel.Counts,
+		Times: d.data.lb.Times,
 		Queue: d.steering.queues.stats, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
 		Ignored: func() int { return int(d.control.ignoredNow.Load()) }}

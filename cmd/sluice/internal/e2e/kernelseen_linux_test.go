@@ -246,6 +246,18 @@ func (k *kernelSeen) counted() {
 				k.T.Errorf("%s %+v is counted, of which user space has %+v; want %+v", when, got, n.Counted, want)
 			}
 		}
+		for series, want := range map[string]uint64{"active": s.Kernel.Open, "connections_total": *s.Kernel.Total,
+			"bytes_total in": *s.Kernel.BytesIn, "bytes_total out": *s.Kernel.BytesOut} {
+			series, direction, more := strings.Cut(series, " ")
+			if more {
+				direction = `direction="` + direction + `",`
+			}
+			series = fmt.Sprintf(`sluice_service_kernel_%s{%sprotocol="TCP",service_name="web",service_namespace="default",`+
+				`service_port=""}`, series, direction)
+			if got := k.Metric(series); got != float64(want) {
+				k.T.Errorf("%s %s is %v, want %d", when, series, got, want)
+			}
+		}
 		if got := k.run("services", "web", "-n", "default"); !strings.Contains(got, fmt.Sprintf(" %d        %d ", open, all)) {
 			k.T.Errorf("%s the table is\n%s", when, got)
 		}

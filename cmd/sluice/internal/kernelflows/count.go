@@ -44,6 +44,14 @@ func (c *Count) add(o *Count) {
 	c.Out.Packets, c.Out.Bytes = c.Out.Packets+o.Out.Packets, c.Out.Bytes+o.Out.Bytes
 }
 
+// atLeast raises what only grows to what it was.
+func (c *Count) atLeast(was *Count) {
+	c.Total = max(c.Total, was.Total)
+	for _, n := range []struct{ now, was *conntrack.Count }{{&c.In, &was.In}, {&c.Out, &was.Out}} {
+		n.now.Packets, n.now.Bytes = max(n.now.Packets, n.was.Packets), max(n.now.Bytes, n.was.Bytes)
+	}
+}
+
 // Counted is what is counted of a Service: more than the sum of its endpoints, where some have gone.
 type Counted struct {
 	Count
@@ -85,6 +93,7 @@ func (c Counts) clone() Counts {
 type counting struct {
 	mu      sync.Mutex // guards the following
 	ended   Counts     // since the first process of those that have handed over to each other
+	most    Counts     // the sums of conntrack's, at their highest
 	halted  bool       // another process counts
 	looking sync.Mutex // guards the following; it comes before mu
 	last    Counts
@@ -150,7 +159,10 @@ func (f *Flows) count() (all Counts, err error) {
 				all.of(id).add(at, &n)
 			}
 		}
-		if f.Uses(agent.IPVS) {
+	}
+	f.counts.keep(all)
+	if f.Uses(agent.IPVS) {
+		for _, ipv6 := range []bool{false, true} {
 			if err := f.countIPVS(ipv6, all); err != nil {
 				return nil, err
 			}
@@ -170,6 +182,21 @@ func (f *Flows) count() (all Counts, err error) {
 		}
 	}
 	return all, nil
+}
+
+// keep has no sum of conntrack's be less than before: what ends between a look at what has ended and the walk is in
+// neither until the next, and a counter that goes down is one of a process that has started anew.
+func (c *counting) keep(all Counts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := make(Counts, len(all))
+	for id, of := range all {
+		if was := c.most[id]; was != nil {
+			of.atLeast(&was.Count)
+		}
+		kept[id] = &Counted{Count: of.Count}
+	}
+	c.most = kept
 }
 
 // own returns 1 for a connection on a path whose endpoints user space does not choose, and else 0.
@@ -229,6 +256,7 @@ func (f *Flows) prune() {
 		s, ok := table.Service(id)
 		if !ok {
 			delete(c.ended, id)
+			delete(c.most, id)
 			continue
 		}
 		is := make(map[netip.AddrPort]bool, len(s.Backends))

@@ -193,6 +193,34 @@ func TestEndedCrosses(t *testing.T) {
 	}
 }
 
+// TestNoneGoesDown: what conntrack has counted of a Service does not go down where an end is seen between two looks, but
+// begins anew with a Service that has been away.
+func TestNoneGoesDown(t *testing.T) {
+	f := newFlows(t)
+	of := lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}
+	gone := lb.ID{Namespace: "default", Name: "other", Protocol: lb.UDP}
+	count := func(open, total, bytes uint64) *Counted {
+		return &Counted{Count: Count{Open: open, Total: total, In: conntrack.Count{Bytes: bytes}}}
+	}
+	for i, step := range []struct{ now, want Count }{
+		{count(2, 5, 100).Count, count(2, 5, 100).Count},
+		{count(1, 4, 90).Count, count(1, 5, 100).Count},
+		{count(1, 6, 95).Count, count(1, 6, 100).Count},
+	} {
+		all := Counts{of: {Count: step.now}, gone: {Count: step.now}}
+		f.counts.keep(all)
+		if got := all[of].Count; got != step.want {
+			t.Errorf("look %d: %+v, want %+v", i, got, step.want)
+		}
+	}
+	f.counts.ended.of(gone)
+	f.prune()
+	all := Counts{of: count(0, 1, 1), gone: count(0, 1, 1)}
+	if f.counts.keep(all); all[of].Total != 6 || all[gone].Total != 1 {
+		t.Errorf("there are %d and, of a Service that had gone, %d", all[of].Total, all[gone].Total)
+	}
+}
+
 // TestCodes: how something has ended, by the last that was seen of it.
 func TestCodes(t *testing.T) {
 	const answered = conntrack.SeenReply

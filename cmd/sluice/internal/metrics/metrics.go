@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -48,6 +49,7 @@ type Sources struct {
 	KernelEvents func() conntrack.EventStats
 	Families     []Family                     // those that are served
 	Services     func() []lb.Stats            // by service port
+	Kernel       func() kernelflows.Counts    // what the kernel forwards of those
 	Times        func(func(lb.ID, *lb.Times)) // of those, and of others; see lb.Balancer.Times
 	Queue        func() Queue
 	Outliers     func() lb.OutlierStats
@@ -96,7 +98,7 @@ func New(sources Sources) *Metrics {
 	}
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.CollectorFunc(read),
-		prometheus.CollectorFunc(newServices(sources.Services, sources.Detail).collect),
+		prometheus.CollectorFunc(newServices(sources.Services, sources.Kernel, sources.Detail).collect),
 		prometheus.CollectorFunc(func(out chan<- prometheus.Metric) { collectTimes(out, sources.Times) }))
 	registerClient(r)
 	return m

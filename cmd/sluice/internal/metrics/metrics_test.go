@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -102,6 +103,11 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 				Backends: []lb.BackendStats{{Addr: netip.MustParseAddrPort("192.0.2.9:80"),
 					Counts: lb.Counts{Failures: 7015},
 					Health: lb.Health{Ejected: true}}}}}
+		},
+		Kernel: func() kernelflows.Counts {
+			return kernelflows.Counts{{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}: {
+				Count: kernelflows.Count{Open: 7018, Counted: true, Total: 7019, In: conntrack.Count{Bytes: 7020},
+					Out: conntrack.Count{Bytes: 7021}}}}
 		},
 		Times: func(visit func(lb.ID, *lb.Times)) {
 			var of lb.Times
@@ -305,7 +311,7 @@ func TestManyServices(t *testing.T) {
 	both := port("a", 1)
 	both.ID.IPv6 = true
 	var now []lb.Stats
-	s := newServices(func() []lb.Stats { return now }, Detail{Services: 2})
+	s := newServices(func() []lb.Stats { return now }, noKernel, Detail{Services: 2})
 	for i, step := range []struct {
 		now  []lb.Stats
 		want string // picks by Service, and what is aggregated
@@ -378,7 +384,7 @@ func TestBasicFamilies(t *testing.T) {
 	for i := range 1000 {
 		now = append(now, lb.Stats{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", i)}})
 	}
-	s := newServices(func() []lb.Stats { return now }, Detail{Services: 999})
+	s := newServices(func() []lb.Stats { return now }, noKernel, Detail{Services: 999})
 	values, all := scraped(t, s)
 	if want := 1000*service + 1; all != want { // the last one is the sum
 		t.Errorf("1,000 Services have %d series, want %d", all, want)
@@ -410,13 +416,60 @@ func TestBasicFamilies(t *testing.T) {
 	} else if _, ok := values[limited]; ok {
 		t.Errorf("%s is there for a Service that is new", limited)
 	}
-	s = newServices(func() []lb.Stats { return now[:2] }, Detail{Services: 1000, All: true})
-	if _, all := scraped(t, s); all != 2*len(serviceSeries)+1 {
+	s = newServices(func() []lb.Stats { return now[:2] }, noKernel, Detail{Services: 1000, All: true})
+	if _, all := scraped(t, s); all != 2*(len(serviceSeries)-4)+1 { // but the kernel's
 		t.Errorf("%d series, want all", all)
 	}
-	s = newServices(func() []lb.Stats { return now[:2] }, Detail{})
+	s = newServices(func() []lb.Stats { return now[:2] }, noKernel, Detail{})
 	if values, all := scraped(t, s); all != service+1 || values["service_ports_aggregated"] != 2 {
 		t.Errorf("%d series, want those of the sum", all)
+	}
+}
+
+func noKernel() kernelflows.Counts { return nil }
+
+// TestKernelSeries: a Service has series of what the kernel counts while it counts it, whole or what is open only; they
+// go on where they were, and so does the sum of those without.
+func TestKernelSeries(t *testing.T) {
+	id := func(name string, ipv6 bool) lb.ID {
+		return lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP, IPv6: ipv6}
+	}
+	var now []lb.Stats
+	for _, of := range []lb.ID{id("a", false), id("a", true), id("b", false), id("c", false), id("d", false)} {
+		now = append(now, lb.Stats{ID: of})
+	}
+	count := func(open, total, bytes uint64) *kernelflows.Counted {
+		return &kernelflows.Counted{Count: kernelflows.Count{Open: open, Counted: total > 0, Total: total,
+			In: conntrack.Count{Bytes: bytes}, Out: conntrack.Count{Bytes: 2 * bytes}}}
+	}
+	var kernel kernelflows.Counts
+	s := newServices(func() []lb.Stats { return now }, func() kernelflows.Counts { return kernel }, Detail{Services: 2})
+	for i, step := range []struct {
+		kernel kernelflows.Counts
+		want   string // open, connections and bytes
+	}{
+		{nil, "a: b: other:"},
+		{kernelflows.Counts{id("a", false): count(1, 2, 10), id("a", true): count(2, 3, 100), id("b", false): count(4, 0, 0),
+			id("c", false): count(1, 5, 50), id("d", false): count(1, 1, 1), id("gone", false): count(9, 9, 9)},
+			"a: 3 5 110 220 b: 4 other: 2 6 51 102"},
+		{nil, "a: b: other: 0 6 51 102"},
+		{kernelflows.Counts{id("a", false): count(0, 2, 10), id("a", true): count(0, 3, 100),
+			id("c", false): count(0, 7, 70)}, "a: 0 5 110 220 b: other: 0 8 71 142"},
+	} {
+		kernel = step.kernel
+		values, _ := scraped(t, s)
+		var got []string
+		for _, name := range []string{"a", "b", "__other__"} {
+			got = append(got, strings.Trim(name, "_")+":")
+			for _, series := range []string{"active %s", "connections_total %s", "bytes_total in %s", "bytes_total out %s"} {
+				if n, ok := values["service_kernel_"+fmt.Sprintf(series, name)]; ok {
+					got = append(got, fmt.Sprint(n))
+				}
+			}
+		}
+		if text := strings.Join(got, " "); text != step.want {
+			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
+		}
 	}
 }
 
@@ -429,7 +482,7 @@ func TestEndpointSeries(t *testing.T) {
 	}
 	now := []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web"}, Backends: []lb.BackendStats{at(1, 10, true),
 		at(2, 20, false)}}}
-	s := newServices(func() []lb.Stats { return now }, Detail{Endpoints: 2})
+	s := newServices(func() []lb.Stats { return now }, noKernel, Detail{Endpoints: 2})
 	values, _ := scraped(t, s)
 	for name, want := range map[string]float64{"picks_total 10.0.0.1:80": 10, "failures_total 10.0.0.1:80": 1,
 		"bytes_total in 10.0.0.1:80": 2, "bytes_total out 10.0.0.1:80": 3, "active 10.0.0.1:80": 4,

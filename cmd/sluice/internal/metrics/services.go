@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -23,6 +24,7 @@ type Detail struct {
 // some of those go. No counter of the sum goes down when one of them goes.
 type services struct {
 	stats  func() []lb.Stats
+	kernel func() kernelflows.Counts
 	detail Detail
 
 	mu    sync.Mutex // guards the following; scrapes may overlap
@@ -38,7 +40,7 @@ type services struct {
 type serviceKey struct{ namespace, service, port, protocol string }
 
 // numbers are the values of serviceSeries.
-type numbers [states + 6]uint64
+type numbers [inKernel + 1]uint64
 
 // shown are the series of serviceSeries that are exposed, a bit for each. One that was once stays, since a
 // counter that goes away and comes back looks like a restart.
@@ -60,6 +62,10 @@ var serviceSeries = slices.Concat([]*prometheus.Desc{
 		"the file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 }, resetSeries(), []*prometheus.Desc{
+	ofService("kernel_connections_total", "Connections and flows that the kernel "+
+		"has chosen the endpoint of, "+kernelCounts),
+	ofService("kernel_bytes_total", kernelBytesAre, "direction", "in"),
+	ofService("kernel_bytes_total", kernelBytesAre, "direction", "out"),
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("held", "Clients that wait since no endpoint is ready (annotation sluice.io/hold)."),
 	ofService("endpoints", endpointsIs, "state", "live"),
@@ -69,15 +75,19 @@ var serviceSeries = slices.Concat([]*prometheus.Desc{
 		"sluice.io/max-endpoint-connections)."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
 	ofService("conversations", "UDP clients remembered whose flow was closed early."),
+	ofService("kernel_active", "Open and dialling connections and flows that the kernel forwards, by conntrack, where "+
+		"the Service is on a data path of the kernel; those on data path queue may be in active, too."),
 })
 
 // What is where in serviceSeries.
 const (
 	resets     = 11                          // the first that counts those, of lb.End 1
-	counters   = resets + len(lb.Ends{}) - 1 // how many are
+	byKernel   = resets + len(lb.Ends{}) - 1 // the first that counts what the kernel forwards
+	counters   = byKernel + 3                // how many are
 	activeOnes = shown(1) << counters        // of the rest
 	heldOnes   = activeOnes << 1
 	states     = counters + 2 // the first that counts endpoints
+	inKernel   = states + 6   // what is open there
 )
 
 // resetSeries are those of each lb.End that is not as it should be.
@@ -93,7 +103,10 @@ func resetSeries() (all []*prometheus.Desc) {
 // since autoscalers add them to active.
 const (
 	always shown = 1<<0 | 1<<1 | 1<<2 | 1<<3 | activeOnes | heldOnes | 1<<states | 1<<(states+1)
-	every  shown = 1<<len(numbers{}) - 1
+	every  shown = 1<<len(numbers{}) - 1 - ofKernel
+
+	ofKernel         = kernelSums | 1<<inKernel
+	kernelSums shown = 7 << byKernel
 )
 
 const (
@@ -103,6 +116,10 @@ const (
 	resetsAre = "TCP connections and SCTP associations that did not end as they should, by side and reason: the " +
 		"client or the endpoint has reset them (reason says whether the connection was established), or sluice has " +
 		"(reason says why). The end in the access log says the same."
+	kernelCounts = "while the Service is on a data path of the kernel: counted by ipvs, or by conntrack with " +
+		"--conntrack-accounting."
+	kernelBytesAre = "Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to clients; " +
+		kernelCounts
 	serviceBytesIs = "Bytes relayed: in from clients, out to clients. An open connection may be up to 256 KiB behind."
 	endpointsIs    = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
 		"policy Cluster) and eligible_local (with policy Local)."
@@ -115,8 +132,8 @@ func ofService(name, help string, label ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sluice_service_"+name, help, serviceLabels, constant(label))
 }
 
-func newServices(stats func() []lb.Stats, detail Detail) *services {
-	return &services{stats: stats, detail: detail,
+func newServices(stats func() []lb.Stats, kernel func() kernelflows.Counts, detail Detail) *services {
+	return &services{stats: stats, kernel: kernel, detail: detail,
 		own: make(map[serviceKey]shown), last: make(map[serviceKey]numbers)}
 }
 
@@ -125,14 +142,15 @@ func (s *services) collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats()
-	s.collectServices(out, stats)
+	s.collectServices(out, stats, s.kernel())
 	if s.detail.Endpoints > 0 {
 		s.endpoints.collect(out, stats, s.detail.Endpoints)
 	}
 }
 
-func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stats) {
+func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stats, kernel kernelflows.Counts) {
 	now, order := sum(stats)
+	forwarded := addKernel(now, kernel)
 	for key := range s.own {
 		if _, ok := now[key]; !ok {
 			delete(s.own, key)
@@ -147,13 +165,14 @@ func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stat
 	var gauges numbers
 	for _, key := range order {
 		if has, ok := s.own[key]; ok || len(s.own) < s.detail.Services {
-			s.own[key] = s.send(out, key, now[key], has)
+			s.own[key] = s.send(out, key, now[key], has&^ofKernel|forwarded[key])
 			delete(s.last, key)
 			continue
 		}
 		aggregated++
 		gauges.add(now[key])
-		s.grow(key, now[key])
+		s.other |= forwarded[key]
+		s.grow(key, now[key], forwarded[key]&kernelSums != 0)
 	}
 	if aggregated > 0 || s.rest != (numbers{}) {
 		all := gauges
@@ -166,8 +185,11 @@ func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stat
 }
 
 // grow adds to the sum what a service port has counted since the last scrape.
-func (s *services) grow(key serviceKey, now numbers) {
+func (s *services) grow(key serviceKey, now numbers, byKernelToo bool) {
 	last := s.last[key]
+	if !byKernelToo {
+		copy(now[byKernel:counters], last[byKernel:counters]) // it goes on from there
+	}
 	for i := range counters {
 		if now[i] < last[i] { // gone and come again in between
 			last[i] = 0
@@ -214,6 +236,30 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 		all[key] = n
 	}
 	return all, order
+}
+
+// addKernel adds what is counted of what the kernel forwards, and returns the series that those Services have of it:
+// also before there is anything, so that no increase is missed. Others have none: what was counted goes on when they
+// are back, and 0 until then would look like a restart.
+func addKernel(to map[serviceKey]numbers, kernel kernelflows.Counts) map[serviceKey]shown {
+	forwarded := make(map[serviceKey]shown, len(kernel))
+	for id, of := range kernel {
+		key := keyOf(&id)
+		n, ok := to[key]
+		if !ok {
+			continue // it has come since, or gone
+		}
+		n[inKernel] += of.Open
+		forwarded[key] |= 1 << inKernel
+		if of.Counted {
+			for i, more := range []uint64{of.Total, of.In.Bytes, of.Out.Bytes} {
+				n[byKernel+i] += more
+			}
+			forwarded[key] |= kernelSums
+		}
+		to[key] = n
+	}
+	return forwarded
 }
 
 func keyOf(id *lb.ID) serviceKey {
