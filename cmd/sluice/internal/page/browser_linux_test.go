@@ -301,7 +301,7 @@ func TestBrowser(t *testing.T) {
 		t.Errorf("the keyboard leads to %q", name)
 	}
 	b.open(w.url + "/")
-	if rows := b.js(`document.querySelectorAll("tbody tr").length`); rows != "50" {
+	if rows := b.js(`document.querySelectorAll("tbody tr").length`); rows != fmt.Sprint(rowsHere) {
 		t.Errorf("the table has %s rows", rows)
 	}
 	// A link keeps the focus while what is around it changes.

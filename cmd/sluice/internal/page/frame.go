@@ -30,12 +30,14 @@ func (w *writer) top(p *pages, f *frame) {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" type="image/svg+xml" href="%">
-<link rel="stylesheet" href="%">
+<style>`, title, p.asset("icon.svg"))
+	w.WriteString(string(styles)) // has % of its own
+	w.put(`</style>
 <script defer src="%"></script>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
-`, title, p.asset("icon.svg"), p.asset("page.css"), p.asset("page.js"))
+`, p.asset("page.js"))
 	w.put(icons)
 	w.put(`<header><a class="mark" href="/">` + logo + `Sluice</a>
 <nav aria-label="Pages">`)

@@ -157,10 +157,10 @@ func (o *overview) list(p *pages) {
 		slices.SortStableFunc(found, orders[o.Query.Sort])
 	}
 	o.Found = len(found)
-	pages := max(1, (len(found)+rows-1)/rows)
+	pages := max(1, (len(found)+rowsHere-1)/rowsHere)
 	o.Query.Page = max(1, min(o.Query.Page, pages))
-	from := (o.Query.Page - 1) * rows
-	to := min(from+rows, len(found))
+	from := (o.Query.Page - 1) * rowsHere
+	to := min(from+rowsHere, len(found))
 	o.Pager = pager{From: min(from+1, to), To: to, All: len(found)}
 	if o.Query.Page > 1 {
 		o.Pager.Previous = o.Query.href("page", strconv.Itoa(o.Query.Page-1))

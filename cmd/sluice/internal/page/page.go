@@ -1,7 +1,9 @@
 package page
 
 import (
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"hash/fnv"
@@ -14,18 +16,30 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 )
 
 //go:embed assets
 var assetFiles embed.FS
 
-// rows is how many rows a table has at most.
-const rows = 50
+// styles are part of every page: a browser shows nothing before it has them, and to ask for them takes it as long as to
+// lay out the page.
+//
+//go:embed page.css
+var styles literal
+
+// How many rows a table has at most. Each takes a browser 1 ms before it shows anything, so that the first page has
+// fewer.
+const (
+	rows     = 50
+	rowsHere = 25
+)
 
 // pages makes pages of sources.
 type pages struct {
 	api    *api.Sources
 	assets map[string]asset // by their paths
+	policy string           // of a page (status.Policy)
 	making sync.Mutex       // held while a page is made: many who ask together take one processor at most
 }
 
@@ -38,7 +52,9 @@ type asset struct {
 
 // Handler serves the pages of sources: /, /service, /events and, under /assets/, what they are shown with.
 func Handler(of *api.Sources) (http.Handler, error) {
-	p := &pages{api: of, assets: make(map[string]asset)}
+	hash := sha256.Sum256([]byte(styles))
+	p := &pages{api: of, assets: make(map[string]asset),
+		policy: status.Policy("'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'")}
 	err := fs.WalkDir(assetFiles, "assets", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -97,6 +113,7 @@ func (p *pages) show(of func(*http.Request, *frame) (body, error)) http.HandlerF
 		code, page := p.make(of, r)
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Content-Security-Policy", p.policy)
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, page) // the client may have gone
 	}

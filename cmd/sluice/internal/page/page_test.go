@@ -1,6 +1,8 @@
 package page
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/cli"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 	"github.com/sluice-lb/sluice/internal/look"
 )
 
@@ -43,7 +46,7 @@ func (w *world) page(t testing.TB, path string) string {
 
 // text returns what a page says, without its elements.
 func text(page string) string {
-	page = regexp.MustCompile(`(?s)<(title|desc|symbol).*?</(title|desc|symbol)>`).ReplaceAllString(page, " ")
+	page = regexp.MustCompile(`(?s)<(title|desc|symbol|style).*?</(title|desc|symbol|style)>`).ReplaceAllString(page, " ")
 	page = html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " "))
 	return strings.Join(strings.Fields(page), " ") // no-break spaces too
 }
@@ -73,13 +76,13 @@ func TestOverview(t *testing.T) {
 	expect(t, "the first page", text(page), "node-1 · v1.4.0", "Open 5,187 TCP 5,123 UDP 64",
 		"Path userspace steered by nftables",
 		"10,374 of 1,048,576", "Hand-overs 2 last 6 min ago serving for 2 d 2 h", "heard 2 min ago", "1,234 in all",
-		"NoEndpoints shop/checkout none is ready", "all 306 down 1 failing 1 partial 1 ok 303", "1 to 50 of 306",
+		"NoEndpoints shop/checkout none is ready", "all 306 down 1 failing 1 partial 1 ok 303", "1 to 25 of 306",
 		"down shop/checkout 10.96.0.13:80 userspace 0 / 0 0 0 0 0 0 22 +0.",
 		"partial shop/cart 10.96.0.11:80 userspace 3 / 4",
 		"shop/payments 10.96.0.14:80 userspace not as requested 3 / 3")
 	expect(t, "the first page", page, "Hand-overs: 1.", `<path class="handover"`, "Hand-over at 20", `href="/?page=2"`,
 		`aria-sort="descending"`, "The last 15 minutes: now 300, at most 300")
-	if got := names(page); len(got) != rows || got[0] != "shop/checkout" || got[1] != "shop/payments" ||
+	if got := names(page); len(got) != rowsHere || got[0] != "shop/checkout" || got[1] != "shop/payments" ||
 		got[2] != "shop/cart" || got[3] != "default/web" {
 		t.Errorf("there are %d Services, the first are %q", len(got), got[:5])
 	}
@@ -94,17 +97,17 @@ func TestQuery(t *testing.T) {
 		first string
 		more  string
 	}{
-		{"/?page=2", rows, "", "51 to 100 of 306"}, {"/?page=7", 6, "", "301 to 306 of 306"},
-		{"/?page=99", 6, "", "301 to 306 of 306"}, {"/?page=-1", rows, "shop/checkout", "1 to 50"},
+		{"/?page=2", rowsHere, "", "26 to 50 of 306"}, {"/?page=13", 6, "", "301 to 306 of 306"},
+		{"/?page=99", 6, "", "301 to 306 of 306"}, {"/?page=-1", rowsHere, "shop/checkout", "1 to 25"},
 		{"/?q=TEAM-07", 8, "team-07/service-00007", "1 to 8 of 8"}, {"/?q=service+00123", 1, "team-03/service-00123",
 			""},
 		{"/?q=10.96.0.10", 1, "default/web", ""}, {"/?q=10.96.0.12:53", 1, "kube-system/kube-dns", ""},
 		{"/?q=10.244.11.4", 1, "shop/cart", "shop/cart"}, {"/?q=198.51.100.80", 1, "default/web", ""},
 		{"/?q=nothing", 0, "", "No Service is found."}, {"/?state=down", 1, "shop/checkout", ""},
 		{"/?state=partial&q=shop", 1, "shop/cart", ""}, {"/?state=failing", 1, "shop/payments", ""},
-		{"/?sort=name", rows, "default/web", ""}, {"/?sort=open", rows, "default/web", ""},
-		{"/?sort=failures", rows, "shop/payments", ""}, {"/?sort=refused", rows, "shop/checkout", ""},
-		{"/?sort=rate", rows, "default/web", ""}, {"/?sort=out", rows, "default/web", ""}, {"/?sort=%3Cb%3E", rows,
+		{"/?sort=name", rowsHere, "default/web", ""}, {"/?sort=open", rowsHere, "default/web", ""},
+		{"/?sort=failures", rowsHere, "shop/payments", ""}, {"/?sort=refused", rowsHere, "shop/checkout", ""},
+		{"/?sort=rate", rowsHere, "default/web", ""}, {"/?sort=out", rowsHere, "default/web", ""}, {"/?sort=%3Cb%3E", rowsHere,
 			"shop/checkout", ""},
 	} {
 		page := w.page(t, x.path)
@@ -239,10 +242,10 @@ func TestClasses(t *testing.T) {
 func TestAssets(t *testing.T) {
 	w := newWorld(t, 3)
 	found := regexp.MustCompile(`(?:href|src)="(/assets/[^"]*)"`).FindAllStringSubmatch(w.page(t, "/"), -1)
-	if len(found) != 3 {
+	if len(found) != 2 {
 		t.Errorf("the page has %d files", len(found))
 	}
-	kinds := map[string]string{"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+	kinds := map[string]string{"js": "text/javascript", "svg": "image/svg+xml"}
 	for _, m := range found {
 		path := html.UnescapeString(m[1])
 		code, header, body := get(t, w.url+path)
@@ -255,6 +258,29 @@ func TestAssets(t *testing.T) {
 			"@import") {
 			t.Errorf("%s names another host", path)
 		}
+	}
+}
+
+// TestStyles: every page has the styles in it, which its policy allows by their hash, and nothing else inside it.
+func TestStyles(t *testing.T) {
+	w := newWorld(t, 3)
+	for _, path := range []string{"/", "/events", "/service?namespace=default&name=web", "/service"} {
+		_, header, body := get(t, w.url+path)
+		m := regexp.MustCompile(`(?s)<style>(.*?)</style>`).FindAllStringSubmatch(body, -1)
+		if len(m) != 1 {
+			t.Fatalf("%s has %d sheets of styles", path, len(m))
+		}
+		if strings.Contains(m[0][1], "<") || strings.Contains(m[0][1], "url(") || strings.Contains(m[0][1], "@import") {
+			t.Errorf("the styles of %s name others", path)
+		}
+		sum := sha256.Sum256([]byte(m[0][1]))
+		if got, want := header.Get("Content-Security-Policy"), status.Policy("'sha256-"+
+			base64.StdEncoding.EncodeToString(sum[:])+"'"); got != want {
+			t.Errorf("the policy of %s is %s, want %s", path, got, want)
+		}
+	}
+	if _, header, _ := get(t, w.url+"/v1/status"); header.Get("Content-Security-Policy") != status.Policy("'none'") {
+		t.Errorf("the policy of the API is %s", header.Get("Content-Security-Policy"))
 	}
 }
 

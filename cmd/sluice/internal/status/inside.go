@@ -21,14 +21,19 @@ type Inside struct {
 	handler atomic.Pointer[http.Handler]
 }
 
+// Policy is what a page may load: its own files, and the styles of a source, which may be the hash of those in it.
+func Policy(styles string) string {
+	return "default-src 'none'; style-src " + styles + "; script-src 'self'; img-src 'self' data:; " +
+		"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+}
+
 // Open has requests answered from now on; before they are asked to come again.
 func (i *Inside) Open(h http.Handler) { i.handler.Store(&h) }
 
 // ServeHTTP answers who may ask.
 func (i *Inside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "+
-		"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
+	h.Set("Content-Security-Policy", Policy("'none'"))
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin") // no other site has it in an element of its own
 	h.Set("Referrer-Policy", "no-referrer")
