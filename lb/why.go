@@ -41,6 +41,25 @@ func (w Why) String() string {
 	return otherReasons[w-ByAffinity]
 }
 
+// WhyOf returns what a word of String says: NotKnown if it says nothing, or what another version does.
+func WhyOf(word string) Why {
+	for w := byAlgorithm; w.String() != ""; w++ {
+		if w.String() == word {
+			return w
+		}
+	}
+	return NotKnown
+}
+
+// MarshalText returns the word, since the numbers differ from version to version.
+func (w Why) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
+
+// UnmarshalText is WhyOf. It never fails.
+func (w *Why) UnmarshalText(word []byte) error {
+	*w = WhyOf(string(word))
+	return nil
+}
+
 // because notes why, if that is asked.
 func (f *Flow) because(why Why) {
 	if f.Why != nil {

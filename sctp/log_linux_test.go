@@ -74,7 +74,8 @@ func TestLog(t *testing.T) {
 		report(t, client.shutdown())
 		expectEnd(t, server, "the server")
 		expect("one of another process", lb.Normal, func(e *look.Ended) bool {
-			return e.Backend == pod && e.In == 9 && e.Out == 12 && e.Connect < 0 && e.FirstByte < 0 && e.Age > 0
+			return e.Backend == pod && e.In == 9 && e.Out == 12 && e.Connect < 0 && e.FirstByte < 0 && e.Age > 0 &&
+				e.Why.String() == "rr"
 		})
 		if times := l.order(order{Do: "log"}).Times; times != [lb.Measures]uint64{0, 0, 1} {
 			t.Errorf("after a hand-over the times count %v", times)

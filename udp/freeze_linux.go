@@ -54,6 +54,8 @@ type Frozen struct {
 	Answered bool // the backend has answered
 	Known    bool // something has followed, which shows that the client is there
 	Settled  bool // so much has followed that the flow keeps its socket
+
+	Why lb.Why // it has this backend, as far as that is noted, to be logged
 }
 
 // Listening returns what the Server forwards, in a stable order. The descriptors stay
@@ -138,6 +140,9 @@ func (f *flow) freeze(now int64) Frozen {
 	}
 	if f.tried != nil {
 		out.Tried = f.tried.Backends()
+	}
+	if f.log != nil {
+		out.Why = f.log.why
 	}
 	if f.leaving != 0 {
 		out.Leaving = time.Duration(max(f.leaving-now, 1))
@@ -249,7 +254,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		f.followed = settling
 	}
 	ln.keep(f, from.Service.Service())
-	sh.why = lb.NotKnown
+	sh.why = from.Why
 	f.begin()
 	if f.replied {
 		f.rests(now)

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // dup is a descriptor of another process.
@@ -60,7 +63,9 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 	p.Close()
 
 	next := &proxy{t: p.t, front: p.front, addr: p.addr}
-	next.Server = newServer(p.t, loops, func(s *Server) { s.IdleTimeout, s.MaxFlows = p.IdleTimeout, p.MaxFlows })
+	next.Server = newServer(p.t, loops, func(s *Server) {
+		s.IdleTimeout, s.MaxFlows, s.Log = p.IdleTimeout, p.MaxFlows, p.Log
+	})
 	next.LB.Update(p.LB.Table())
 	next.LB.Remember(memories)
 	p.LB.Conversations(math.MinInt64, next.LB.RememberConversations)
@@ -191,6 +196,25 @@ func TestMovedConversation(t *testing.T) {
 	}
 	if n := next.Stats().Resumed; n != 1 {
 		t.Errorf("%d flows resumed, want one", n)
+	}
+}
+
+// TestMovedReason: why a flow has its backend, which is logged, crosses as often as it moves.
+func TestMovedReason(t *testing.T) {
+	logged := make(chan look.Ended, 3)
+	p := startProxy(t, 1, func(s *Server) { s.Log = func(e *look.Ended) { logged <- *e } })
+	s := service(1, naming(t, "a").addr)
+	s.Policies = &lb.Policies{AccessLog: "all"}
+	p.setServices(s)
+	dial(t, p.addr).ask("?")
+	for range 2 {
+		p, _ = p.moveTo(1) // one that is closed here, and not in another process, logs it, too
+	}
+	p.Unlisten(p.front)
+	for i := range 3 {
+		if e := <-logged; e.Why.String() != "rr" || e.In == 0 {
+			t.Errorf("server %d logs %+v", i, e)
+		}
 	}
 }
 

@@ -247,6 +247,8 @@ type Kept struct {
 	Chance uint32        // of 2^32, that shortens its life
 	Gone   time.Duration // since its backend was found to have left; 0: it was not
 	Drain  time.Duration // how long it may stay where that has left; below 0: for good; 0: it has not
+
+	Why lb.Why // it has this backend, as far as that is noted, to be logged
 }
 
 // Dialling is what a hand-over says of a connection whose backend has not answered.

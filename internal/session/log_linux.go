@@ -110,13 +110,14 @@ func (sh *Shard[C]) asked(d *dial[C]) look.Info {
 }
 
 // resumeNote begins to note what is logged of a connection that another process has had.
-func (sh *Shard[C]) resumeNote(c C, peer netip.AddrPort) {
+func (sh *Shard[C]) resumeNote(c C, peer netip.AddrPort, why lb.Why) {
 	conn := c.Base()
 	some, onlyErrors := conn.Choice.Policies().Logs()
 	if sh.Log == nil || conn.dial != nil || !some {
 		return
 	}
 	n := sh.newNote(c, onlyErrors)
+	n.why = why
 	c.Describe(&n.info)
 	n.info.Protocol = conn.Choice.Service().Protocol
 	n.info.Client, n.info.Service, n.info.Backend = peer, conn.Choice.Service(), conn.Choice.Backend()

@@ -243,7 +243,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	sh.Insert(c, sh.claims.Adopt(of, peer.Addr()))
 	conn.marks.set(spoke, conn.Spoken() || from == nil && (kept.Out > 0 || to.EOF))
 	sh.thawKept(c, kept)
-	sh.resumeNote(c, peer)
+	sh.resumeNote(c, peer, kept.Why)
 	if from != nil {
 		d := sh.newDial(c)
 		d.ladder.Thaw(sh.Config, from, service, backend)

@@ -193,6 +193,9 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 		a := sh.walk.ageOf(c, now)
 		k.Age, k.Idle, k.Chance = time.Duration(max(now-a.born, 1)), time.Duration(now-a.active), a.chance
 	}
+	if n := sh.notes[c]; n != nil {
+		k.Why = n.why
+	}
 	since, drain := conn.Choice.Gone()
 	if k.Drain = time.Duration(drain); since != 0 { // below 0 is before this process
 		k.Gone = time.Duration(max(now-since, 1))

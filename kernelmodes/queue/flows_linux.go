@@ -61,6 +61,7 @@ type flow struct {
 	seen      uint32  // the last reading of conntrack's table that had it
 	missing   bool    // conntrack had no entry when it was looked at
 	held      bool    // its first packet was
+	why       lb.Why  // it has its endpoint
 	patient   bool    // there is no other endpoint: it may take as long as it takes
 	again     bool    // one of UDP before it had the same ends, and its end was not heard of
 }

@@ -122,6 +122,15 @@ func notify(c chan struct{}) {
 // keep keeps a flow that has an endpoint. One that has no room is not in flight; false: it must not go on, since it
 // would be beyond what its Service allows.
 func (s *Server) keep(k *flowKey, one *flow) (ok bool) {
+	some, _ := one.choice.Policies().Logs() // a choice that has ended has none
+	if ok = s.track(k, one); ok && some && s.Chose != nil {
+		client, asked := k.ends()
+		s.Chose(k.protocol, client, asked, one.why)
+	}
+	return ok
+}
+
+func (s *Server) track(k *flowKey, one *flow) (ok bool) {
 	look := firstLook
 	if k.isUDP() {
 		look = 0

@@ -233,6 +233,7 @@ func (s *Server) over(w *waiting) bool {
 	}
 	one := flow{held: true}
 	number, err := s.choose(&w.flow, &one)
+	one.why = lb.ByHold
 	switch {
 	case number != 0:
 		action, count := nfqueue.Accept, &s.chosen

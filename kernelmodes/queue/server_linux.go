@@ -43,6 +43,10 @@ type Server struct {
 	// server starts, and after Read. nil: none is.
 	Asks func(lb.ID) bool
 
+	// Chose gets why the Balancer has chosen the endpoint of a flow whose Service has flows logged, before the kernel
+	// has the answer. It must not wait. nil: it is of no use.
+	Chose func(protocol lb.Protocol, client, asked netip.AddrPort, why lb.Why)
+
 	// Shares bound what one Service and one client have of the flows that are known, and of the packets that are held.
 	Shares shares.Shares
 
@@ -247,7 +251,9 @@ func (s *Server) engine(f *lb.Flow) *nftables.Engine {
 
 // choose chooses an endpoint, of which it returns the number; 0: the kernel does not have it yet.
 func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
-	if to.choice, err = s.Balancer.Pick(*f); err != nil {
+	asked := *f // f may be kept, for which it must not say where why is
+	asked.Why = &to.why
+	if to.choice, err = s.Balancer.Pick(asked); err != nil {
 		return 0, err
 	}
 	if err = s.admit(f, to); err != nil {

@@ -64,6 +64,9 @@ func (a *assoc) freeze(now int64) engine.Frozen {
 	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
 		Kept: session.Kept{Born: a.born}, Left: a.sh.loop.Left(&a.timer), Packets: p}
 	f.Kept.In, f.Kept.Out = a.meter.Total()
+	if a.note != nil {
+		f.Kept.Why = a.note.why
+	}
 	if d := a.dial; d != nil {
 		f.Dial = &engine.Dialling{Init: d.init, Dialling: d.Freeze()}
 	}
@@ -142,6 +145,9 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 		phase: phase(p.Phase), counted: p.Counted, spoke: f.Kept.Out > 0,
 		meter: lb.ResumeMeter(f.Kept.In, f.Kept.Out)}
 	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
+	if f.Kept.Why != lb.NotKnown {
+		a.note = &note{connect: -1, firstByte: -1, why: f.Kept.Why}
+	}
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
 	if p.Waiting > 0 {
 		a.handshake.since = now - int64(p.Waiting)

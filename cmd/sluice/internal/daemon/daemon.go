@@ -221,6 +221,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Log: d.Log,
 		Accounting: c.Kernel.Conntrack.Accounting})
 	d.agent.Forwarding = d.kernel.Expect
+	d.steering.queues.tell(d.kernel)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/shares"
@@ -117,6 +118,9 @@ func (q *queues) probe(ctx context.Context) (err error) {
 	}
 	return err
 }
+
+// tell has what is chosen for flows that are to be logged be noted.
+func (q *queues) tell(to *kernelflows.Flows) { q.server.Chose = to.Chose }
 
 // choose has the endpoints that a balancer picks be those of flows, and says what one Service and one client may have.
 func (q *queues) choose(balancer *lb.Balancer, of shares.Shares) {

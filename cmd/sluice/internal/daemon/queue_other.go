@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
@@ -21,6 +22,8 @@ func newQueues(*zap.Logger) *queues { return nil }
 func (*steering) queueEngine(context.Context, *agent.Family, *steeredFamily) {}
 
 func (*queues) choose(*lb.Balancer, shares.Shares) {}
+
+func (*queues) tell(*kernelflows.Flows) {}
 
 func (*queues) inherit() {}
 

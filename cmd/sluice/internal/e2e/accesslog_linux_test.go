@@ -221,7 +221,7 @@ func TestAccessLog(t *testing.T) {
 	_ = long.Conn.Close()
 	expect("one from before a hand-over", long.Conn, "--", func(e accessLine) bool {
 		return e.Duration >= float64(age.Milliseconds())-10 && e.Service == "web" && e.In == 2*bytes &&
-			e.Connect == nil &&
+			e.Connect == nil && e.Why == "rr" &&
 			e.Address == lab.WebAddr && e.Endpoint == pod+":8080"
 	})
 	all := a.lines()

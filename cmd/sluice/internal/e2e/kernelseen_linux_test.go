@@ -156,7 +156,7 @@ func (k *kernelSeen) listed() {
 	k.expect("one that ends as it should", web.Conn, "--", func(e accessLine) bool {
 		return e.Protocol == "TCP" && e.Address == lab.WebAddr && e.Namespace == "default" && e.Service == "web" &&
 			e.Endpoint == k.Pods[0].Addr4.String()+":8080" && e.In >= 4+4*40 && e.Out >= 4 && e.PacketsIn >= 4 &&
-			e.PacketsOut >= 3 && e.Duration > 0 && e.Duration < float64(age.Milliseconds()+2000)
+			e.PacketsOut >= 3 && e.Why == map[string]string{"queue": "rr"}[k.mode] && e.Duration > 0 && e.Duration < float64(age.Milliseconds()+2000)
 	})
 	if e := k.of(relayed.Conn); e.Path != "" || e.In != 4 || e.End != "--" {
 		k.T.Errorf("the one in user space is logged as %+v", e)
@@ -189,7 +189,8 @@ func (k *kernelSeen) ended() {
 	_, err = udp.Write([]byte("question"))
 	testbed.Check(k.T, err)
 	k.expect("a flow", udp, "--", func(e accessLine) bool {
-		return e.Protocol == "UDP" && e.Address == lab.DNSAddr && e.Service == "dns" && e.In == 8+28 && e.Out > 28
+		return e.Protocol == "UDP" && e.Address == lab.DNSAddr && e.Service == "dns" && e.In == 8+28 && e.Out > 28 &&
+			e.Why == map[string]string{"queue": "rr"}[k.mode]
 	})
 	long := k.open(lab.WebAddr)
 	long.Echoes()

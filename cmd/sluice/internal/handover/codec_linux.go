@@ -126,6 +126,14 @@ func (c *codec) addrPort(v *netip.AddrPort) {
 	*v = netip.AddrPortFrom(ip, port)
 }
 
+// why is a word, or none.
+func (c *codec) why(v *lb.Why) {
+	word := v.String()
+	if c.string(&word); c.reading {
+		*v = lb.WhyOf(word)
+	}
+}
+
 // list is a list, each element of which one passes.
 func list[T any](c *codec, v *[]T, one func(*T)) {
 	n := c.length(len(*v))
@@ -202,6 +210,7 @@ func (c *codec) conn(f *tcp.Frozen) {
 	number(c, &f.Kept.Chance)
 	number(c, &f.Kept.Gone)
 	number(c, &f.Kept.Drain)
+	c.why(&f.Kept.Why)
 	if dialling {
 		if c.reading {
 			f.Dial = new(tcp.Dialling)
@@ -248,6 +257,7 @@ func (c *codec) flow(f *udp.Frozen) {
 	number(c, &f.Trial)
 	c.bytes(&f.Header)
 	c.bools(&f.PlainIn, &f.PlainOut, &f.Answered, &f.Known, &f.Settled)
+	c.why(&f.Why)
 	if c.reading && c.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
 		c.fail(errors.New("a flow has no client or no local address"))
 	}

@@ -51,7 +51,7 @@ func samples() map[string]sample {
 		"relaying": of(connsMsg, tcp.Frozen{Client: 5, Backend: 6, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true, Waiting: []byte("abc")},
 			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)}, Header: 3, Transparent: true,
 			Kept: session.Kept{Born: 1 << 50, In: 1 << 40, Out: 7, Age: time.Hour, Idle: time.Minute, Chance: 7,
-				Gone: time.Second, Drain: 1}}, conn),
+				Gone: time.Second, Drain: 1, Why: lb.ByRetry}}, conn),
 		"offered before": of(connsMsg, tcp.Frozen{Offer: 300, ToClient: tcp.Way{Shut: true}}, conn),
 		"dialling": of(connsMsg, tcp.Frozen{Client: 5, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},
 			Client: addr6.Addr(), Port: 65535, Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5,
@@ -60,7 +60,7 @@ func samples() map[string]sample {
 			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Born: -5, In: 8, Out: 1 << 50,
 			Idle: time.Second, Leaving: time.Millisecond,
 			Trial: time.Minute, Header: []byte("PROXY"), PlainIn: true, PlainOut: true, Answered: true, Known: true,
-			Settled: true}, flow),
+			Settled: true, Why: lb.ByAffinity}, flow),
 		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9, Limited: 10},
@@ -81,7 +81,7 @@ func samples() map[string]sample {
 			func(c *codec, v *conversations) { c.conversations(v, 2000) }),
 		"rates": of(ratesMsg, rates{sampleID, []lb.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
 			func(c *codec, v *rates) { c.rates(v, 2000) }),
-		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &engine.Packets{
+		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Kept: session.Kept{Why: lb.ByHold}, Left: time.Minute, Packets: &engine.Packets{
 			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},
 			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
 			Offered: []engine.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: engine.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}}, assoc),

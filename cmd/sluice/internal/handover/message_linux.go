@@ -14,7 +14,7 @@ import (
 
 // version is that of the protocol. Every change of what crosses raises it, but for the first
 // byte of a message, Hello and failedMsg, by which other versions are refused.
-const version = 12
+const version = 13
 
 // kind is the type of a message, the first byte of each of its pieces.
 type kind byte

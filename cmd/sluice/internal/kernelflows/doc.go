@@ -9,6 +9,9 @@
 // from before the kernel has its rules (Expect), and lists entries only while it is asked. What is counted so is exact,
 // but for what conntrack has had already when nothing listened, and for events that find the buffer full (Stats).
 //
+// Why user space has chosen an endpoint, on data path queue, is remembered until the flow ends or many others have come
+// since, and not across a hand-over.
+//
 // Goroutines: that of Run, and one that handles events meanwhile, which Run joins. Errors are logged once for each time
 // that they begin.
 package kernelflows

@@ -12,6 +12,7 @@ import (
 func (f *Flows) ended(event *conntrack.Event) {
 	e, h := &event.Entry, f.here.Load()
 	some, onlyErrors := f.LB.Policies(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}).Logs()
+	why := f.whys.take(e)
 	if !some && !f.Accounting {
 		return
 	}
@@ -25,7 +26,7 @@ func (f *Flows) ended(event *conntrack.Event) {
 	if !some {
 		return
 	}
-	out := look.Ended{Info: i, End: endOf(e), Wait: -1, Connect: -1, FirstByte: -1}
+	out := look.Ended{Info: i, End: endOf(e), Wait: -1, Connect: -1, FirstByte: -1, Why: why}
 	if s, ok := f.LB.Table().Service(i.Service); out.End == lb.Killed && ok && !has(s, i.Backend) {
 		out.End = lb.EndpointLeft
 	}

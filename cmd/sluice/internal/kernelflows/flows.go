@@ -52,6 +52,7 @@ type Flows struct {
 	part    part
 
 	counts counting
+	whys   whys
 
 	drained int64 // the last time by which what was drained until then was ended; of the goroutine of Run
 }
