@@ -109,6 +109,13 @@ func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client)
 	return e.remember(s, clients)
 }
 
+// Explain says which sets, maps and chains decide about the first packet to an address of a Service on a node, in the
+// order in which it meets them, as far as that is known without the kernel: not which of their maps endpoints are in,
+// nor whose turn it is. It is pure. The Service and the address are of the engine's family. None: not on this system.
+func (e *Engine) Explain(s *lb.Service, a lb.Address, node lb.Node) []string {
+	return e.explain(s, a, node)
+}
+
 // Stats is what an engine has done since it was made, and what is there.
 type Stats struct {
 	Transactions uint64 // of netlink

@@ -30,6 +30,8 @@ func (*kernel) number(netip.AddrPort) uint32 { return 0 }
 
 func (*kernel) without() map[lb.Name]int { return nil }
 
+func (*kernel) explain(*lb.Service, lb.Address, lb.Node) []string { return nil }
+
 func (*kernel) stats() Stats { return Stats{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }

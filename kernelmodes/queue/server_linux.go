@@ -14,12 +14,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Defaults of an engine's Ask. The bits are neither kube-proxy's (bit 14, which is Masquerade's too) nor below it.
-const (
-	First = 29500
-	Mask  = 0xffff0000
-)
-
 // Probe returns what engines are to be made with, a queue for each core, and checks that this host can forward so: with
 // queues of nf_tables, or else by the target of iptables. The error is that of the engine's Probe.
 func Probe(ctx context.Context) (ask nftables.Ask, err error) {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
+	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -167,7 +170,7 @@ func (q *query) answer(w io.Writer) (err error) {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprint(w, balancer.Explain(lb.Flow{Frontend: f, Client: client}))
-		s, _, ok := table.Lookup(f)
+		s, at, ok := table.Lookup(f)
 		if !ok {
 			continue
 		}
@@ -188,14 +191,32 @@ func (q *query) answer(w io.Writer) (err error) {
 		if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
 			fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
 		}
-		if c.Path == agent.IPTables {
+		switch c.Path {
+		case agent.IPTables:
 			err = q.walk(w, f, client, r.Facts.Node.Addresses)
+		case agent.NFTables, agent.Queue:
+			writeElements(w, s, *at, here, c.Path)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeElements writes what of the tables of nf_tables decides about an address, with the flags' defaults.
+func writeElements(w io.Writer, s *lb.Service, a lb.Address, here lb.Node, path agent.Path) {
+	e := &nftables.Engine{IPv6: s.ID.IPv6}
+	if path == agent.Queue {
+		e.Ask = nftables.Ask{First: queue.First, Count: uint16(runtime.NumCPU()), Mask: queue.Mask}
+	}
+	for i, line := range e.Explain(s, a, here) {
+		if i == 0 {
+			fmt.Fprintf(w, "by %s, unless flags say otherwise, the first packet meets\n", line)
+			continue
+		}
+		fmt.Fprintf(w, "  %s\n", line)
+	}
 }
 
 // writePolicies writes what a Service requests, and what it does not have of that on its data path.

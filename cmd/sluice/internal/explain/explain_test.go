@@ -61,6 +61,8 @@ func TestRun(t *testing.T) {
 		from + "--proxy-mode=ipvs tcp 10.96.0.80:80":                     "data path ipvs: --proxy-mode",
 		from + "--proxy-mode=iptables --rules=" + rules + " default/web": "the first packet from 192.0.2.1 to 10.96.0.80:80 is",
 		from + "--proxy-mode=auto default/web":                           "data path nftables: auto: it has all that is requested",
+		from + "--proxy-mode=nftables default/web":                       "  map services: 10.96.0.80 . tcp . 80 : goto svc-",
+		from + "--proxy-mode=queue default/web":                          "by table ip sluice-queued, unless flags say otherwise, the first packet",
 		from + "default/loop":                                            "it leads back to Sluice",
 		from + "default/port":                                            "192.0.2.10:30080 not eligible: it leads back to Sluice",
 		from + "udp 10.96.0.80:80":                                       "belongs to no service",
