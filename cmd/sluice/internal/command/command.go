@@ -23,9 +23,9 @@ import (
 )
 
 // gcPercent makes the collector start sooner than by default: what stays is most of the memory, 61 MB of 5,000 Services
-// with 10 endpoints in mode nftables, and 100 percent more would wait to be collected. With 40 such a process had 128 MiB,
-// and with 25 it has 120, and a change costs as much. Relaying allocates nothing, so that traffic does not make it run. It
-// is overridden by GOGC.
+// with 10 endpoints in mode nftables, and 100 percent more would wait to be collected. With 40 such a process had
+// 128 MiB, with 25 it has 120, and a change costs as much. Relaying allocates nothing, so that traffic does not make it
+// run. It is overridden by GOGC.
 const gcPercent = 25
 
 // loadTimeout bounds the rules that --init-only tries.
