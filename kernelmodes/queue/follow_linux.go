@@ -123,9 +123,10 @@ func notify(c chan struct{}) {
 // would be beyond what its Service allows.
 func (s *Server) keep(k *flowKey, one *flow) (ok bool) {
 	some, _ := one.choice.Policies().Logs() // a choice that has ended has none
-	if ok = s.track(k, one); ok && some && s.Chose != nil {
+	why := one.why                          // not known: it was found in conntrack's table
+	if ok = s.track(k, one); ok && some && why != lb.NotKnown && s.Chose != nil {
 		client, asked := k.ends()
-		s.Chose(k.protocol, client, asked, one.why)
+		s.Chose(k.protocol, client, asked, why)
 	}
 	return ok
 }

@@ -270,7 +270,9 @@ func (k *kernelSeen) counted() {
 	k.Eventually("the successor answers", func() bool { return read[api.Status](k.looker, "status").HandOvers.Count == 1 })
 	same("after a hand-over", 2, before+2)
 	_ = kept[0].Conn.Close()
-	k.of(kept[0].Conn)
+	if e := k.of(kept[0].Conn); e.Why != map[string]string{"queue": "rr"}[k.mode] {
+		k.T.Errorf("one from before a hand-over is logged as %+v", e)
+	}
 	same("with one open", 1, before+2)
 	if s, _ := of("relayed"); s.Kernel != nil || s.Picks != 1 {
 		k.T.Errorf("the one in user space has %+v, and %+v in the kernel", s.Counted, s.Kernel)

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -132,6 +134,17 @@ func (c *codec) why(v *lb.Why) {
 	if c.string(&word); c.reading {
 		*v = lb.WhyOf(word)
 	}
+}
+
+// chosen is why a flow that the kernel forwards has its endpoint. Its time is that of the wall clock, as conntrack's.
+func (c *codec) chosen(v *kernelflows.Chosen) {
+	number(c, &v.Protocol)
+	c.addrPort(&v.Client)
+	c.addrPort(&v.Asked)
+	c.why(&v.Why)
+	at := v.At.UnixNano()
+	number(c, &at)
+	v.At = time.Unix(0, at)
 }
 
 // list is a list, each element of which one passes.

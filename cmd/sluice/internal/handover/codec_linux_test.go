@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -81,6 +82,8 @@ func samples() map[string]sample {
 			func(c *codec, v *conversations) { c.conversations(v, 2000) }),
 		"rates": of(ratesMsg, rates{sampleID, []lb.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
 			func(c *codec, v *rates) { c.rates(v, 2000) }),
+		"why": of(whysMsg, kernelflows.Chosen{Protocol: lb.TCP, Client: addr6, Asked: addr4, Why: lb.ByRoom, At: time.Unix(7, 8)},
+			(*codec).chosen),
 		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Kept: session.Kept{Why: lb.ByHold}, Left: time.Minute, Packets: &engine.Packets{
 			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},
 			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,

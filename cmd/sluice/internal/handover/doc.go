@@ -9,7 +9,7 @@
 //
 //	T  hello       version of the protocol, the network namespace
 //	G  setup       the token, the table, events, what is listened on with the sockets
-//	G  clients     affinity, what is used of rates, and round robin positions (memory)
+//	G  clients     affinity, what is used of rates, round robin positions (memory), whys
 //	G  offers      file descriptors of connections that relay; all of them go on meanwhile
 //	G  prepared    and T answers: ready
 //	G  frozen      from here on nothing moves

@@ -102,7 +102,8 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// What can be sent while everything goes on.
-	if err := inTurn(wait, g.sendSetup, g.sendClients, g.sendMemory, g.sendTimes, g.sendOffers); err != nil {
+	if err := inTurn(wait, g.sendSetup, g.sendClients, g.sendMemory, g.sendTimes, g.sendWhys,
+		g.sendOffers); err != nil {
 		return err
 	}
 	wait, cancel = context.WithTimeout(ctx, patience)
@@ -126,7 +127,7 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 		return err
 	}
 	if err := inTurn(still, g.sendConns, g.sendFlows, g.sendAssocs, g.sendClients, g.sendMemory,
-		g.sendTimes); err != nil {
+		g.sendTimes, g.sendWhys); err != nil {
 		return err
 	}
 	all := g.counters()
@@ -255,6 +256,15 @@ func (g *giver) sendTimes(ctx context.Context) error {
 	var all codec
 	g.LB.Times(func(id lb.ID, of *lb.Times) { all.times(&times{id, of}) })
 	return g.ch.send(ctx, timesMsg, all.b)
+}
+
+// sendWhys sends why flows that the kernel forwards have their endpoints, as far as that was not sent before.
+func (g *giver) sendWhys(ctx context.Context) error {
+	var all codec
+	for _, one := range g.Kernel.Whys() {
+		all.chosen(&one)
+	}
+	return g.ch.send(ctx, whysMsg, all.b)
 }
 
 func (g *giver) sendConns(ctx context.Context) error {

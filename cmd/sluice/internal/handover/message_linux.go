@@ -39,6 +39,7 @@ const (
 	conversationsMsg                 // UDP clients that are remembered
 	ratesMsg                         // what clients have used of their rates
 	timesMsg                         // histograms of Services
+	whysMsg                          // why flows that the kernel forwards have their endpoints
 
 	goesOn kind = 0x80 // is added to the type in all pieces of a message but the last
 )

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
@@ -34,6 +35,7 @@ type taker struct {
 	offers map[uint32]tcp.Frozen // connections that have not stopped yet
 	conns  []tcp.Frozen
 	flows  []udp.Frozen
+	whys   []kernelflows.Chosen
 	assocs []sctp.Frozen
 	counts counters
 	since  int64 // when the pause started; 0 before
@@ -231,6 +233,9 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 			if c.times(&one); c.err == nil {
 				balancer.RememberTimes(one.id, one.all)
 			}
+		case whysMsg:
+			t.whys = append(t.whys, kernelflows.Chosen{})
+			c.chosen(&t.whys[len(t.whys)-1])
 		default:
 			return fmt.Errorf("a message of the unknown type %d", m.kind)
 		}
@@ -285,6 +290,7 @@ func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Repor
 	e.SCTP.Restore(t.counts.SCTP)
 	e.Journal.Seed(append(t.setup.Events, t.counts.Events...))
 	e.Kernel.Seed(append(t.setup.Ended, t.counts.Ended...))
+	e.Kernel.SeedWhys(t.whys)
 	l.Resume()
 	return r, errors.Join(errs...)
 }

@@ -310,6 +310,7 @@ func (f *Flows) Halt(before []Ended) (since []Ended) {
 
 // Resume goes on counting: no process has taken over.
 func (f *Flows) Resume() {
+	f.whys.resume()
 	f.counts.mu.Lock()
 	defer f.counts.mu.Unlock()
 	f.counts.halted = false

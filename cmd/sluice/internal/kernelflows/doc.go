@@ -10,7 +10,7 @@
 // but for what conntrack has had already when nothing listened, and for events that find the buffer full (Stats).
 //
 // Why user space has chosen an endpoint, on data path queue, is remembered until the flow ends or many others have come
-// since, and not across a hand-over.
+// since, across hand-overs, too.
 //
 // Goroutines: that of Run, and one that handles events meanwhile, which Run joins. Errors are logged once for each time
 // that they begin.

@@ -18,6 +18,16 @@ const manyWhys = 1 << 16
 type whys struct {
 	mu        sync.Mutex // guards the following
 	now, then map[ends]chosen
+	crossing  bool     // to another process
+	since     []Chosen // what was noted since Whys was called
+}
+
+// Chosen is why user space has chosen the endpoint of a flow, for the process that takes over.
+type Chosen struct {
+	Protocol      lb.Protocol
+	Client, Asked netip.AddrPort
+	Why           lb.Why
+	At            time.Time
 }
 
 // ends are those of a flow, as its client sees them.
@@ -48,6 +58,41 @@ func (w *whys) add(of ends, c chosen) {
 		w.now, w.then = make(map[ends]chosen), w.now
 	}
 	w.now[of] = c
+	if w.crossing && len(w.since) < manyWhys {
+		w.since = append(w.since, Chosen{of.protocol, of.client, of.asked, c.why, c.at})
+	}
+}
+
+// Whys returns what Chose has noted of flows that have not ended, or, where it was called before, since then: the
+// process that takes over goes on with both. Resume begins anew.
+func (f *Flows) Whys() (all []Chosen) {
+	w := &f.whys
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.crossing {
+		all, w.since = w.since, nil
+		return all
+	}
+	w.crossing = true
+	for _, some := range []map[ends]chosen{w.then, w.now} {
+		for of, c := range some {
+			all = append(all, Chosen{of.protocol, of.client, of.asked, c.why, c.at})
+		}
+	}
+	return all
+}
+
+// SeedWhys begins with what the process before has noted.
+func (f *Flows) SeedWhys(all []Chosen) {
+	for _, c := range all {
+		f.whys.add(endsOf(c.Protocol, c.Client, c.Asked), chosen{c.Why, c.At})
+	}
+}
+
+func (w *whys) resume() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.crossing, w.since = false, nil
 }
 
 // take returns why the flow of an entry that has ended had its endpoint, and forgets it. Another flow may have the same

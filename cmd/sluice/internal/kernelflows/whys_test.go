@@ -46,6 +46,21 @@ func TestWhys(t *testing.T) {
 	if got := take(3, time.Time{}); got != lb.ByHold {
 		t.Errorf("in the other form of its address the reason is %q", got)
 	}
+	before, after := &Flows{}, &Flows{}
+	before.whys.add(at(4), chosen{lb.ByHold, began})
+	first := before.Whys()
+	before.whys.add(at(5), chosen{lb.ByRoom, began})
+	after.SeedWhys(append(first, before.Whys()...))
+	after.SeedWhys(before.Whys()) // nothing has come
+	w.mu.Lock()
+	w.now, w.then = after.whys.now, after.whys.then
+	w.mu.Unlock()
+	if len(w.now) != 2 || take(4, time.Time{}) != lb.ByHold || take(5, time.Time{}) != lb.ByRoom {
+		t.Errorf("another process has %+v", after.whys.now)
+	}
+	if before.whys.resume(); len(before.Whys()) != 2 {
+		t.Error("after a hand-over that has failed the next has less")
+	}
 	for i := range 3 * manyWhys {
 		of := at(uint16(i))
 		of.asked = netip.AddrPortFrom(of.asked.Addr(), uint16(i>>16))
