@@ -177,7 +177,7 @@ func TestSmallRun(t *testing.T) {
 	needLab(t)
 	out := t.TempDir()
 	r, status, err := run(options{sluice: build(t), workloads: "short,udp-1,idle,services-10",
-		systems: "goroutines,direct", rounds: 1, duration: time.Second, force: true, out: out})
+		systems: "goroutines,direct", rounds: 1, duration: 300 * time.Millisecond, force: true, out: out})
 	if err != nil || status != 0 {
 		t.Fatalf("status %d, %v", status, err)
 	}
@@ -223,7 +223,7 @@ func TestOpenLoop(t *testing.T) {
 		}
 	}
 	r, status, err := run(options{sluice: build(t), workloads: "open-30,open-short-30,workers-2-rr", systems: "haproxy,nginx",
-		rounds: 1, duration: time.Second, force: true})
+		rounds: 1, duration: 300 * time.Millisecond, force: true})
 	if err != nil || status != 0 || len(r.Problems) > 0 {
 		t.Fatalf("status %d, %v, %v", status, err, r.Problems)
 	}
