@@ -58,6 +58,11 @@ func (h *handshake) offer(t engine.Tags) {
 	}
 }
 
+// answered reports whether an INIT ACK has answered the INIT with this tag.
+func (h *handshake) answered(clientTag uint32) bool {
+	return slices.ContainsFunc(h.offered[:], func(o engine.Tags) bool { return o.Client == clientTag })
+}
+
 // take notes that the client echoes the cookie of an offer. False: there was no such offer.
 func (h *handshake) take(backendTag uint32) bool {
 	for _, o := range h.offered {
@@ -73,6 +78,11 @@ func (h *handshake) take(backendTag uint32) bool {
 // again unanswered before the client gets another. The INIT proves nothing, the
 // backend's silence does.
 const giveUp = int64(time.Second)
+
+// giveUpAnswered is giveUp for the INIT that it has answered before: the client sends it again when the
+// INIT ACK is late, as with a busy backend, and may echo its cookie any moment. Another backend would not
+// know that.
+const giveUpAnswered = 10 * giveUp
 
 // assoc is one association. It belongs to its shard's loop.
 type assoc struct {
@@ -103,7 +113,11 @@ func (a *assoc) fromClient(c *wire.Content, now int64) verdict {
 	h := &a.handshake
 	switch {
 	case c.Kinds&wire.KindInit != 0:
-		silent := a.phase != opening && h.since != 0 && now-h.since > giveUp
+		limit := giveUp
+		if h.answered(c.InitTag) {
+			limit = giveUpAnswered
+		}
+		silent := a.phase != opening && h.since != 0 && now-h.since > limit
 		if a.phase == ended || silent {
 			return fresh
 		}

@@ -106,6 +106,25 @@ var scripts = map[string]string{
 		B ABORT 17         -> pass established
 		C DATA 9           -> pass established
 		B DATA 7           -> pass established`,
+	"an INIT sent again while a busy backend answers": `
+		C INIT =7          -> pass opening
+		B INITACK 7 =9     -> pass answered
+		C INIT =7          -> pass answered
+		later
+		C INIT =7          -> pass answered
+		C COOKIEECHO 9     -> pass answered
+		B COOKIEACK 7      -> pass established`,
+	"a backend that goes when it has answered": `
+		C INIT =7          -> pass opening
+		B INITACK 7 =9     -> pass answered
+		C INIT =7          -> pass answered
+		later
+		later
+		later
+		later
+		later
+		later
+		C INIT =7          -> fresh answered`,
 	"a backend that has gone": `
 		OPEN
 		C INIT =17         -> pass established
