@@ -210,7 +210,7 @@ func (r *nftRules) write(ctx context.Context) error {
 }
 
 // Verify implements rules.
-func (r *nftRules) Verify(context.Context) (bool, error) { return r.Table.Verify() }
+func (r *nftRules) Verify(ctx context.Context) (bool, error) { return r.Table.Verify(ctx) }
 
 // render brings to date what does not follow from single entries.
 func (r *nftRules) render() {

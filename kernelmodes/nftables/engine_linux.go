@@ -124,11 +124,11 @@ func (e *Engine) probe(context.Context) error {
 	return fmt.Errorf("try the rules of Services: %w", err)
 }
 
-func (e *Engine) verify(context.Context) (bool, error) {
+func (e *Engine) verify(ctx context.Context) (bool, error) {
 	if e.content == nil {
 		return true, nil
 	}
-	return e.content.Verify()
+	return e.content.Verify(ctx)
 }
 
 func (e *Engine) renew() error {

@@ -70,7 +70,7 @@ func (r *Rules) verify() bool {
 			continue
 		}
 		f := family{i == 1, cmp.Or(r.Mark, standardMark)}
-		if same, err := r.tables[i].Verify(); err != nil || !same || !f.routed() {
+		if same, err := r.tables[i].Verify(context.Background()); err != nil || !same || !f.routed() {
 			r.known[i], intact = false, false
 		}
 	}

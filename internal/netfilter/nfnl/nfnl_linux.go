@@ -1,6 +1,7 @@
 package nfnl
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,8 +29,18 @@ func Request(subsystem, command, flags int, family uint8, attrs []byte, begin fu
 	return new(Conn).Request(subsystem, command, flags, family, attrs, begin, f)
 }
 
+// Dump is a request for a list, which ends with the context, too. Its error is that of the context then.
+func Dump(ctx context.Context, subsystem, command int, family uint8, attrs []byte, begin func(), f func(Value)) error {
+	return new(Conn).request(ctx, subsystem, command, unix.NLM_F_DUMP, family, attrs, begin, f)
+}
+
 // Request is that function on the socket of c.
 func (c *Conn) Request(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func(Value)) error {
+	return c.request(context.Background(), subsystem, command, flags, family, attrs, begin, f)
+}
+
+func (c *Conn) request(ctx context.Context, subsystem, command, flags int, family uint8, attrs []byte, begin func(),
+	f func(Value)) error {
 	for try := 0; ; try++ {
 		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
 		req.Sockets = c.sockets
@@ -43,9 +54,11 @@ func (c *Conn) Request(subsystem, command, flags int, family uint8, attrs []byte
 			if f != nil {
 				f(Value{m[min(len(m), nl.SizeofNfgenmsg):], &broken})
 			}
-			return true
+			return ctx.Err() == nil
 		})
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case err == nil && broken > 0:
 			return fmt.Errorf("%d broken attributes in the answer to netlink message %#x", broken, subsystem<<8|command)
 		case !errors.Is(err, nl.ErrDumpInterrupted), try == DumpTries:

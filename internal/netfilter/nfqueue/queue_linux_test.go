@@ -48,7 +48,7 @@ func rules(t *testing.T, ipv6 bool, ports map[uint32]uint16) {
 	if err := x.Write(); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := x.Verify(); !ok || err != nil {
+	if ok, err := x.Verify(t.Context()); !ok || err != nil {
 		t.Errorf("Verify: %v, %v", ok, err)
 	}
 }

@@ -65,7 +65,7 @@ func BenchmarkWrite(b *testing.B) {
 			}
 			x.verified = 0
 			b.StartTimer()
-			if ok, err := x.Verify(); ok || err != nil {
+			if ok, err := x.Verify(b.Context()); ok || err != nil {
 				b.Fatal(ok, err)
 			}
 			if err := x.Write(); err != nil {
@@ -76,7 +76,7 @@ func BenchmarkWrite(b *testing.B) {
 	b.Run("look", func(b *testing.B) { // after another program has written anything
 		for b.Loop() {
 			x.verified = 0
-			if ok, err := x.Verify(); !ok || err != nil {
+			if ok, err := x.Verify(b.Context()); !ok || err != nil {
 				b.Fatal(ok, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"syscall"
@@ -20,7 +21,7 @@ type Client struct {
 
 // Read returns the elements of a dynamic set.
 func (t *Table) Read(name string) ([]Client, error) {
-	list, err := t.read(name)
+	list, err := t.read(context.Background(), name)
 	out := make([]Client, len(list))
 	for i, e := range list {
 		out[i] = Client{e.Key, e.left}
@@ -30,7 +31,7 @@ func (t *Table) Read(name string) ([]Client, error) {
 
 // Expel removes elements from a dynamic set, of which some may not be there.
 func (t *Table) Expel(name string, keys map[string]bool) error {
-	present, err := t.read(name)
+	present, err := t.read(context.Background(), name)
 	if err != nil {
 		return err
 	}

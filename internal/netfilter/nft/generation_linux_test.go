@@ -40,7 +40,7 @@ func TestVerifyReads(t *testing.T) {
 		} {
 			before := x.verified
 			step.do()
-			if ok, err := x.Verify(); !ok || err != nil {
+			if ok, err := x.Verify(t.Context()); !ok || err != nil {
 				t.Fatalf("after %s: %v, %v", step.name, ok, err)
 			}
 			if reads := x.verified != before; reads != step.reads {

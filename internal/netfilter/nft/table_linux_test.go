@@ -47,7 +47,7 @@ func verify(t *testing.T, x *Table, want bool) {
 		if read {
 			x.verified = 0
 		}
-		if ok, err := x.Verify(); ok != want || err != nil {
+		if ok, err := x.Verify(t.Context()); ok != want || err != nil {
 			t.Fatalf("Verify, reading all %v: %v, %v; want %v", read, ok, err, want)
 		}
 		if !want {

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +19,7 @@ const few = 200
 // readBack reads the chains that were written, which tells them from what other programs make of them.
 func (t *Table) readBack(written []string, whole bool) error {
 	if whole || len(written) > few {
-		now, err := t.rules("")
+		now, err := t.rules(context.Background(), "")
 		if err != nil {
 			return err
 		}
@@ -31,14 +32,14 @@ func (t *Table) readBack(written []string, whole bool) error {
 			}
 		}
 		if whole {
-			if t.handle, _, err = t.kernels(); err != nil {
+			if t.handle, _, err = t.kernels(context.Background()); err != nil {
 				return err
 			}
 		}
 		t.held = now
 	} else {
 		for _, name := range written {
-			now, err := t.rules(name)
+			now, err := t.rules(context.Background(), name)
 			if err != nil {
 				return err
 			}
@@ -64,13 +65,13 @@ func (t *Table) length(c *chain) int { return len(t.entrance(c)) + len(c.rules) 
 const handleSize = 8
 
 // rules returns the handles of the rules of one chain, or of all if name is empty.
-func (t *Table) rules(name string) (out map[string]string, err error) {
+func (t *Table) rules(ctx context.Context, name string) (out map[string]string, err error) {
 	filter := nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, t.Name)
 	if name != "" {
 		filter = nfnl.AttrString(filter, unix.NFTA_RULE_CHAIN, name)
 	}
 	handles := make(map[string][]byte)
-	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), filter,
+	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, nfnl.Family(t.IPv6), filter,
 		func() { clear(handles) }, func(m nfnl.Value) {
 			chain := m.Find(unix.NFTA_RULE_CHAIN).String()
 			if m.Find(unix.NFTA_RULE_TABLE).String() == t.Name && (name == "" || name == chain) {
@@ -88,10 +89,10 @@ func (t *Table) rules(name string) (out map[string]string, err error) {
 }
 
 // read returns the elements of a set.
-func (t *Table) read(name string) (out []timed, err error) {
+func (t *Table) read(ctx context.Context, name string) (out []timed, err error) {
 	filter := nfnl.AttrString(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 	filter = nfnl.AttrString(filter, unix.NFTA_SET_ELEM_LIST_SET, name)
-	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), filter,
+	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETSETELEM, nfnl.Family(t.IPv6), filter,
 		func() { out = nil }, func(m nfnl.Value) {
 			for _, x := range m.Find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).Attrs() {
 				out = append(out, decode(x))
@@ -105,8 +106,9 @@ func (t *Table) read(name string) (out []timed, err error) {
 
 // Verify reports whether the kernel holds what the last Write wrote and nothing else. If not, the next Write writes
 // what differs, or replaces the table where more than rules and elements do. As long as no other program has written
-// to nf_tables, and all that this one has written were tables, it costs one message.
-func (t *Table) Verify() (bool, error) {
+// to nf_tables, and all that this one has written were tables, it costs one message. When the context ends it returns
+// its error, and what it has found until then is not forgotten.
+func (t *Table) Verify(ctx context.Context) (bool, error) {
 	if !t.Known() {
 		return false, nil
 	}
@@ -114,7 +116,7 @@ func (t *Table) Verify() (bool, error) {
 	if alone {
 		return true, nil
 	}
-	there, err := t.look()
+	there, err := t.look(ctx)
 	if err != nil {
 		t.known = t.known && !t.damaged // what was found to differ is not all
 		return false, err
@@ -127,11 +129,11 @@ func (t *Table) Verify() (bool, error) {
 
 // look reads all of the table. It notes which rules and elements are not as they were written (damaged), for the next
 // Write, and reports whether all else is there.
-func (t *Table) look() (there bool, err error) {
-	if same, err := t.chainsThere(); err != nil || !same {
+func (t *Table) look(ctx context.Context) (there bool, err error) {
+	if same, err := t.chainsThere(ctx); err != nil || !same {
 		return false, err
 	}
-	now, err := t.rules("")
+	now, err := t.rules(ctx, "")
 	if err != nil {
 		return false, err
 	}
@@ -147,7 +149,7 @@ func (t *Table) look() (there bool, err error) {
 		return false, nil
 	}
 	for _, s := range t.sets {
-		list, err := t.read(s.Name)
+		list, err := t.read(ctx, s.Name)
 		if errors.Is(err, syscall.ENOENT) || err == nil && s.Name == aliveSet && len(list) == 0 {
 			return false, nil
 		}
@@ -174,14 +176,14 @@ func (t *Table) found(s *set, list []timed) {
 }
 
 // chainsThere reports whether the kernel has the table's chains and no others in it, and lets packets into them.
-func (t *Table) chainsThere() (same bool, err error) {
-	handle, dormant, err := t.kernels()
+func (t *Table) chainsThere(ctx context.Context) (same bool, err error) {
+	handle, dormant, err := t.kernels(ctx)
 	t.gone = err == nil && handle == ""
 	if err != nil || dormant || handle != t.handle { // handles of rules are the table's: another may have the same ones
 		return false, err
 	}
 	n, strange := 0, 0
-	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
+	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, nfnl.Family(t.IPv6), nil,
 		func() { n, strange = 0, 0 }, func(m nfnl.Value) {
 			if m.Find(unix.NFTA_CHAIN_TABLE).String() != t.Name {
 				return
@@ -206,9 +208,9 @@ func (t *Table) chainsThere() (same bool, err error) {
 }
 
 // kernels returns the handle of the kernel's table, which no other has had since the start, and whether it is dormant.
-func (t *Table) kernels() (handle string, dormant bool, err error) {
+func (t *Table) kernels(ctx context.Context) (handle string, dormant bool, err error) {
 	const tableHandle = 4 // NFTA_TABLE_HANDLE of linux/netfilter/nf_tables.h (Linux 4.16)
-	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
+	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, nfnl.Family(t.IPv6), nil,
 		nil, func(m nfnl.Value) {
 			if m.Find(unix.NFTA_TABLE_NAME).String() == t.Name {
 				handle = string(m.Find(tableHandle).Bytes)
@@ -236,7 +238,7 @@ func (h *Hook) is(chain nfnl.Value) bool {
 // Elements returns what the kernel holds of a map or a set, which may be that of another process, and whether there is
 // such a table. It is for keys without Prefixes.
 func Elements(ipv6 bool, table, set string) (out []Element, there bool, err error) {
-	list, err := (&Table{Name: table, IPv6: ipv6}).read(set)
+	list, err := (&Table{Name: table, IPv6: ipv6}).read(context.Background(), set)
 	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
 		return nil, false, nil
 	}

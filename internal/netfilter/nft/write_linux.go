@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"iter"
@@ -140,7 +141,7 @@ func (t *Table) dynamic() (map[string][]timed, error) {
 		if !s.Dynamic || s.gone || s.Name == aliveSet || t.gone {
 			continue
 		}
-		list, err := t.read(s.Name)
+		list, err := t.read(context.Background(), s.Name)
 		if err != nil && !errors.Is(err, syscall.ENOENT) {
 			return nil, err
 		}

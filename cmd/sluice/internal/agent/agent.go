@@ -182,6 +182,7 @@ func (a *Agent) submit(d Desired, newer bool) {
 	case p.token <- struct{}{}:
 	default: // a token lies there already, and next is read after it is taken
 	}
+	p.hurry()
 }
 
 // Suspect makes Run verify soon that all is still as it was made, since another program may
@@ -219,6 +220,7 @@ func (a *Agent) Ejected(id lb.ID) {
 	case a.ejected <- struct{}{}:
 	default: // Run is still to look
 	}
+	p.hurry()
 }
 
 // Status returns a snapshot. It may be called from anywhere.
@@ -305,19 +307,30 @@ func (a *Agent) Run(ctx context.Context) {
 // intact reports whether steering is still what it was made to be, on the addresses
 // that the node has. Another program's "iptables -F", a firewall's reload, or a new
 // address of the node is why it may not be.
+//
+// With many Services that takes longer than a change of one may wait, so a look gives way to it, and is made anew after
+// it; but not for ever.
 func (a *Agent) intact(ctx context.Context) bool {
 	defer a.looks.spend(time.Now())
+	looking, done := a.progress.giveWay(ctx, a.looks.given < mostGiven)
+	defer done()
 	if local, err := a.NodeAddrs(); err == nil && !slices.Equal(local, a.local) {
 		a.Log.Info("the node's addresses have changed", zap.Stringers("addresses", local))
 		return false
 	}
 	intact := true
 	for i := range a.Families {
-		changed, err := a.Families[i].verify(ctx, func(path Path) { a.forwarders[i][path].repair(ctx, a) })
+		changed, err := a.Families[i].verify(looking, func(path Path) { a.forwarders[i][path].repair(ctx, a) })
 		if ctx.Err() != nil {
 			return true
 		}
-		if err != nil {
+		gave := looking.Err() != nil
+		if gave && len(changed) == 0 {
+			a.looks.given++
+			a.Suspect()
+			return intact
+		}
+		if err != nil && !gave {
 			a.Log.Warn("verifying rules failed", zap.Error(err)) // nothing is known to be missing
 		}
 		if len(changed) > 0 {
@@ -332,6 +345,7 @@ func (a *Agent) intact(ctx context.Context) bool {
 		intact = false
 	}
 	a.syncTransparency(true) // also those that were left to open connections
+	a.looks.given = 0
 	return intact
 }
 

@@ -40,12 +40,18 @@ const (
 	// as many times as long. No more is owed either, so that none waits for longer than that.
 	lookShare  = 20
 	lookCredit = time.Minute
+
+	// mostGiven is how many looks in a row give way to changes, so that those of each moment do not hide for ever what
+	// another program does.
+	mostGiven = 4
 )
 
 // looks bounds how often rules are verified because of Suspect.
 type looks struct {
 	next time.Time // the earliest
 	even time.Time // when they have had no more than their part
+
+	given int // how many in a row have given way to a change
 }
 
 // wait returns how long to wait before rules may be verified.

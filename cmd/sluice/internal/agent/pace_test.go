@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,54 @@ func TestLooks(t *testing.T) {
 		}
 		if after := repaired(); after < (lookShare-1)*takes || after > (lookShare+1)*takes {
 			t.Errorf("what is always damaged is repaired after %v", after)
+		}
+		stop()
+	})
+}
+
+// TestLooksGiveWay: a change does not wait for a look, which is made anew after it, and in the end is made although
+// changes never cease. Time is synctest's.
+func TestLooksGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newAgent(t)
+		a.VerifyEvery = time.Hour
+		const takes = 400 * time.Millisecond // to read the rules of many Services
+		var given, taken int
+		a.Families[0].Steer.Verify = func(ctx context.Context) (bool, error) {
+			select {
+			case <-ctx.Done():
+				given++
+				return false, ctx.Err()
+			case <-time.After(takes):
+				taken++
+				return true, nil
+			}
+		}
+		mustApply(t, a, service(lb.TCP, "web", 1, 1))
+		applied := make(chan struct{}, 1)
+		a.Observe = func(Attempt) { applied <- struct{}{} }
+		stop := running(t, a)
+		change := func(n int) (after time.Duration) {
+			t.Helper()
+			begin := time.Now()
+			a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, byte(1+n%2))}})
+			<-applied
+			return time.Since(begin)
+		}
+		a.Suspect()
+		for n := range mostGiven {
+			time.Sleep(lookPause + takes/2) // the next look has begun, and is not at its end
+			if after := change(n + 1); after > 0 || given != n+1 {
+				t.Errorf("change %d waits for %v, and %d looks have given way", n, after, given)
+			}
+		}
+		time.Sleep(lookPause + takes/2) // of synctest
+		if after := change(0); after == 0 || after > takes || taken != 1 || given != mostGiven {
+			t.Errorf("after %d looks have given way a change waits for %v, and %d are taken", given, after, taken)
+		}
+		time.Sleep(time.Minute) // of synctest
+		if taken != 1 {
+			t.Errorf("%d looks are taken when there is nothing to look for", taken)
 		}
 		stop()
 	})

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -151,6 +152,37 @@ type progress struct {
 	pending Changes            // of next
 	ejected map[lb.ID]struct{} // Services of which the ejections have changed
 	status  Status
+
+	interrupt func() // of the look that is being taken; nil: none is, or it does not give way
+}
+
+// hurry has a look give way to the change that waits now.
+func (p *progress) hurry() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.interrupt != nil {
+		p.interrupt()
+	}
+}
+
+// giveWay returns a context that ends as soon as a change waits, if a look is to give way to one. done is to be called
+// after it.
+func (p *progress) giveWay(ctx context.Context, to bool) (looking context.Context, done func()) {
+	if !to {
+		return ctx, func() {}
+	}
+	looking, cancel := context.WithCancel(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.interrupt = cancel; len(p.token) > 0 || len(p.ejected) > 0 {
+		cancel() // it waits already
+	}
+	return looking, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.interrupt = nil
+		cancel()
+	}
 }
 
 // note records that changes have been submitted. mu is held.
