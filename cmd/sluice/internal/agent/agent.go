@@ -98,6 +98,9 @@ type Config struct {
 	// some of which may be there already. It must not block. May be nil.
 	Forwarding func(*lb.Delta)
 
+	// Large is called by Run when a change needs several turns, and what it returns when that is done. nil: no call.
+	Large func() (done func())
+
 	// Observe is called after every attempt, by the goroutine of Apply or Run. It must
 	// not block. May be nil.
 	Observe func(Attempt)
@@ -240,6 +243,7 @@ func (a *Agent) Run(ctx context.Context) {
 	defer sweep.Stop()
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
+	defer a.turns.end()
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
 	wait, failed := retryMin, false // failed: the last attempt, which is made again anyway
@@ -291,6 +295,7 @@ func (a *Agent) Run(ctx context.Context) {
 			want = *next
 		}
 		later, err := a.apply(ctx, want)
+		a.turns.note(a.Large)
 		if later > 0 || a.turns.going {
 			due = time.After(later)
 		}

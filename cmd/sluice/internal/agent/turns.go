@@ -21,6 +21,24 @@ type turns struct {
 	left    []*part          // what they have to go, in the order of goal
 	more    bool             // have is not what was wanted
 	going   bool             // the last turn was carried out, and more: the next one follows at once
+	done    func()           // ends what Config.Large has begun; nil: it has begun nothing
+}
+
+// note calls large when a change needs another turn, and what that has returned when one needs none.
+func (t *turns) note(large func() (done func())) {
+	switch {
+	case !t.more:
+		t.end()
+	case t.done == nil && large != nil:
+		t.done = large()
+	}
+}
+
+func (t *turns) end() {
+	if t.done != nil {
+		t.done()
+		t.done = nil
+	}
 }
 
 // take returns what the next turn is to make of what is wanted, for which it has room for some changes. The first

@@ -117,11 +117,17 @@ func TestTurnsOfOneThatChangesAllTheTime(t *testing.T) {
 }
 
 // TestOthersComeBetween: while a large Service comes and goes, what others change is in force before, the agent is
-// healthy, and each turn keeps the order of its steps. The pace does not hold up what is to follow.
+// healthy, and each turn keeps the order of its steps. The pace does not hold up what is to follow. Large knows of it from
+// the first turn to the last.
 func TestOthersComeBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, k := newAgent(t)
 		a.WriteEvery, a.VerifyEvery = time.Hour, 100*time.Hour
+		large, began := 0, 0
+		a.Large = func() func() {
+			large, began = large+1, began+1
+			return func() { large-- }
+		}
 		web := service(lb.TCP, "web", 1, 1)
 		mustApply(t, a, web)
 		k.calls = nil
@@ -156,11 +162,17 @@ func TestOthersComeBetween(t *testing.T) {
 			if n := len(k.steered) - had; max(n, -n) > 3*turnPorts {
 				t.Errorf("%s: %d ports are changed in two turns", step.name, n)
 			}
+			if large != 1 {
+				t.Errorf("%s: Large is called for %d changes, want 1", step.name, large)
+			}
 			if s := a.Status(); s.QueuedSince.IsZero() || s.ServicesPending == 0 || !s.Healthy(time.Now()) {
 				t.Errorf("%s: under way: %+v", step.name, s)
 			}
 			time.Sleep(turns * turn) // of synctest
 			synctest.Wait()
+			if large != 0 {
+				t.Errorf("%s: Large is not told of the end", step.name)
+			}
 			if s := a.Status(); !s.QueuedSince.IsZero() || s.ServicesPending > 0 || s.Deferred > 0 {
 				t.Errorf("%s: at the end: %+v", step.name, s)
 			}
@@ -170,6 +182,9 @@ func TestOthersComeBetween(t *testing.T) {
 			if calls := k.order(); strings.Count(calls, step.calls) < turns {
 				t.Errorf("%s: %s, want %d times %s", step.name, calls, turns, step.calls)
 			}
+		}
+		if began != 2 {
+			t.Errorf("Large is called %d times for two changes", began)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -140,7 +141,12 @@ func Run(ctx context.Context, o Options) error {
 // stop was closed meanwhile.
 func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool, err error) {
 	started := node.CollectLess()
-	defer func() { d.background.Go(started) }()
+	defer func() {
+		d.background.Go(func() {
+			started()
+			debug.FreeOSMemory() // what the start took beyond
+		})
+	}()
 	if d.source, err = newSource(&d.Config, d.Log, d.journal); err != nil {
 		return false, err
 	}
@@ -196,6 +202,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts: d.control.nodePorts, Transparency: &transparency{tcp: d.data.tcp},
 		Room:       func(have int) bool { return d.data.room(sharesOf(&c.DataPath).Service, have) },
+		Large:      node.CollectLess,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
 		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
