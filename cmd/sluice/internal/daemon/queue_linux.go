@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -129,6 +130,15 @@ func (q *queues) choose(balancer *lb.Balancer, of shares.Shares) {
 
 // reportTo has reports say of which Services the kernel chooses endpoints since they have no number.
 func (q *queues) reportTo(r *reports) { q.unnumbered = r.unnumbered }
+
+// unnumbered reports that endpoints of a Service have no number on data path queue, and when that is over.
+func (r *reports) unnumbered(of lb.Name, ipv6 bool, endpoints int) {
+	if endpoints > 0 {
+		r.recorder.Record(events.EndpointsUnnumbered(of, r.node, ipv6, endpoints))
+		return
+	}
+	r.recorder.Record(events.EndpointsNumbered(of, r.node, ipv6))
+}
 
 // inherit says that the Balancer is that of a process that hands over.
 func (q *queues) inherit() { q.inherits = true }

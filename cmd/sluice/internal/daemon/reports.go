@@ -137,15 +137,6 @@ func (r *reports) loop(l agent.Loop) {
 	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
 }
 
-// unnumbered reports that endpoints of a Service have no number on data path queue, and when that is over.
-func (r *reports) unnumbered(of lb.Name, ipv6 bool, endpoints int) {
-	if endpoints > 0 {
-		r.recorder.Record(events.EndpointsUnnumbered(of, r.node, ipv6, endpoints))
-		return
-	}
-	r.recorder.Record(events.EndpointsNumbered(of, r.node, ipv6))
-}
-
 // ejection reports that an endpoint is ejected, and that it has returned.
 func (r *reports) ejection(e lb.Ejection) {
 	if e.Returned {
