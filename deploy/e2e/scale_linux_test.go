@@ -78,8 +78,8 @@ func BenchmarkScale(b *testing.B) {
 	for text := range strings.SplitSeq(scale.services, ",") {
 		n, err := strconv.Atoi(text)
 		m.check(err)
-		if n < max(m.written, 2) || n > 15000 {
-			b.Fatalf("-services %s: give rising numbers from 2 to 15000", scale.services)
+		if n < max(m.written, 2) || n > 60000 {
+			b.Fatalf("-services %s: give rising numbers from 2 to 60000", scale.services)
 		}
 		start := time.Now()
 		m.grow(n)
