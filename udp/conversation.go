@@ -21,6 +21,9 @@ const (
 	// many. A host that asks from ever new ports has the same one again after some time, which is no conversation.
 	settling = 2
 
+	// crowding is for how long after a flow had to make room those that are not settled leave by themselves.
+	crowding = int64(10 * time.Second)
+
 	// idlersPart is the part of a shard's places, one in so many, that idlers may keep.
 	idlersPart = 4
 )
@@ -34,18 +37,27 @@ type dialogue struct {
 	awaits   bool  // an answer is expected, and its time is not over
 }
 
-// idle returns how long the flow lives after its last datagram, in ns.
-func (f *flow) idle() int64 {
+// idle returns how long the flow lives after its last datagram, in ns, as far as it is known by now.
+func (f *flow) idle(now int64) int64 {
 	fixed, sh := f.fixed(), f.ln.shard
 	switch {
 	case fixed > 0:
 		return fixed
 	case sh.drain.Started():
 		return brief
+	case f.passing(now):
+		return lasting
 	case f.standing == known:
 		return lb.UDPStreamTimeout
 	}
 	return lb.UDPTimeout
+}
+
+// passing reports whether the flow is to leave its place soon, since others had to make room a moment ago: after a
+// flood its sources would hold for 30 s, or 120, what they have taken, and no client that talks needs that. Where it
+// goes on is remembered. One that has no answer yet may get a late one.
+func (f *flow) passing(now int64) bool {
+	return f.replied && f.followed < settling && f.leaving == 0 && now < f.ln.shard.crowded
 }
 
 // fixed returns for how long the Service, or the server, has every flow live; 0: it depends.
@@ -57,11 +69,14 @@ func (f *flow) fixed() int64 {
 }
 
 // look returns when a new flow is looked at first, in ns from now.
-func (f *flow) look() int64 {
+func (f *flow) look(now int64) int64 {
 	if f.awaits = f.choice.ExpectsAnswers(); f.awaits {
-		return min(silence, f.idle())
+		return min(silence, f.idle(now))
 	}
-	return f.idle()
+	if now < f.ln.shard.crowded {
+		return min(lasting, f.idle(now)) // it may have its answer then, and be passing
+	}
+	return f.idle(now)
 }
 
 // notAnswered notes that the time for the first answer is over.
@@ -125,6 +140,7 @@ func (f *flow) rests(now int64) {
 		if sh.idlers.len <= max(1, sh.places/idlersPart) || now-oldest.active < brief {
 			return
 		}
+		sh.crowded = now + crowding
 		sh.count.Parked.Add(1)
 		oldest.remember()
 		oldest.close()

@@ -118,7 +118,7 @@ func TestOneShots(t *testing.T) {
 		t.Errorf("the client that paused is at %v, was at %v; known: %v", again.choice.Backend(), before.Backend(),
 			again.standing == known)
 	}
-	if got := [2]int64{waiting.idle(), quic.idle()}; got != [2]int64{lb.UDPTimeout, lb.UDPStreamTimeout} {
+	if got := [2]int64{waiting.idle(r.now), quic.idle(r.now)}; got != [2]int64{lb.UDPTimeout, lb.UDPStreamTimeout} {
 		t.Errorf("flows live for %v ns", got)
 	}
 }
@@ -135,6 +135,48 @@ func TestParkedNoSooner(t *testing.T) {
 	r.flood(0, 2000, true)
 	if n := r.count.Parked.Load(); n != 3000 || r.idlers.len != 2000 { // those that were idle, and no other
 		t.Errorf("%d parked, %d idlers", n, r.idlers.len)
+	}
+	r.check()
+}
+
+// TestFloodLeaves: what a flood has taken is given back soon after it, but for conversations; and where clients go on is
+// remembered.
+func TestFloodLeaves(t *testing.T) {
+	r := newRoom(t, 1, spread)
+	r.now = eventloop.Now()
+	talking := r.ask(0, r.client(1), true)
+	for range settling + 1 {
+		r.now += int64(100 * time.Millisecond)
+		talking.asked(r.now)
+		talking.active = r.now
+		talking.answered(r.now)
+	}
+	r.flood(0, 3*r.places, true)
+	if r.count.Evicted.Load() == 0 {
+		t.Fatal("the flood evicts none")
+	}
+	parked := r.count.Parked.Load()
+	last := r.ages.first.key.client
+	r.now += lasting + 1
+	left := uint64(0)
+	for f := r.ages.first; f != nil; {
+		next := f.links[byAge].next
+		if f.rest(r.now) <= 0 {
+			left++
+			f.expire(r.now, 0)
+		}
+		f = next
+	}
+	if r.ages.len != 1 || r.ages.first != talking || r.count.Parked.Load()-parked != left || r.count.Expired.Load() != 0 {
+		t.Errorf("%d flows are left, %d of %d that went are parked and %d expired", r.ages.len,
+			r.count.Parked.Load()-parked, left, r.count.Expired.Load())
+	}
+	if resumed := r.count.Resumed.Load(); r.ask(0, last, true) == nil || r.count.Resumed.Load() != resumed+1 {
+		t.Error("the last one does not go on where it was")
+	}
+	r.now += crowding
+	if f := r.ask(0, r.client(2), true); f.idle(r.now) != lb.UDPTimeout {
+		t.Errorf("after the flood a flow lives for %d ns", f.idle(r.now))
 	}
 	r.check()
 }
@@ -165,8 +207,8 @@ func TestPortUsedAgain(t *testing.T) {
 		r.ask(0, r.client(1), true)
 		f.answered(r.now) // also of a resolver that asks for two records
 	}
-	if !f.idler || f.standing != known || f.idle() != lb.UDPStreamTimeout {
-		t.Errorf("idler: %v, known: %v, lives for %d ns", f.idler, f.standing == known, f.idle())
+	if !f.idler || f.standing != known || f.idle(r.now) != lb.UDPStreamTimeout {
+		t.Errorf("idler: %v, known: %v, lives for %d ns", f.idler, f.standing == known, f.idle(r.now))
 	}
 	r.check()
 }

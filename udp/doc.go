@@ -4,12 +4,13 @@
 // A flow is one client address and port, asking one address of ours, at one frontend. It has a connected socket of its
 // own towards its backend; if the Service requests it, a PROXY header, not counted, goes before each datagram there.
 //
-// By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for 120
-// s once there was more than one exchange. Where more than a quarter of a shard's places are idlers, which were
+// By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for
+// 120 s once there was more than one exchange. Where more than a quarter of a shard's places are idlers, which were
 // answered and whose client has not asked on within 2 s twice, those idle for longest, 250 ms at least, are parked:
-// the balancer remembers backend and port, and the socket is closed. So it is with flows that make room. The client's
-// next datagram goes where the last one went, from the same port unless another program has it, or another flow to the
-// same backend; what a backend sends by itself meanwhile is lost.
+// the balancer remembers backend and port, and the socket is closed. So it is with flows that make room, and for 10 s
+// after that with all idlers, 2 s after their last datagram. The client's next datagram goes where the last one went,
+// from the same port unless another program has it, or another flow to the same backend; what a backend sends by
+// itself meanwhile is lost.
 //
 // A Server has shards, each with frontends and flows of its own, and a transport that moves their datagrams: an event
 // loop, or goroutines under one lock.
@@ -20,8 +21,7 @@
 // # What is promised
 //
 // Datagrams of every size pass whole: 65,507 bytes over IPv4, 65,527 over IPv6. None is duplicated, split or merged,
-// and the order within a flow is kept. What is dropped here is counted in Stats by reason. No datagram costs an
-// allocation.
+// and the order within a flow is kept. What is dropped here is counted in Stats by reason. None costs an allocation.
 //
 // A flow leaves a backend that is neither ready nor serving with the next datagram of its client; late answers are
 // passed on for a second. A backend that refuses is reported to the balancer, and the flow goes on to another, at most

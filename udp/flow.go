@@ -138,12 +138,12 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		return nil, err
 	}
 	service := c.Service().Service()
-	sh.makeRoom(c.Service(), key.client.Addr())
+	sh.makeRoom(c.Service(), key.client.Addr(), now)
 	if !sh.server.Descriptors.Take(1) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
-	if err = sh.io.open(f, c.Backend()); err != nil && sh.evict(sh.victim(service), nil) {
+	if err = sh.io.open(f, c.Backend()); err != nil && sh.evict(sh.victim(service), nil, now) {
 		err = sh.io.open(f, c.Backend())
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	}
 	ln.keep(f, service)
 	f.begin()
-	sh.io.after(f, f.look())
+	sh.io.after(f, f.look(now))
 	sh.count.Created.Add(1)
 	return f, nil
 }
@@ -275,7 +275,7 @@ func (f *flow) release() {
 
 // rest returns how long the flow has to live, in ns, if nothing more comes.
 func (f *flow) rest(now int64) int64 {
-	until := f.active + f.idle()
+	until := f.active + f.idle(now)
 	if f.leaving != 0 {
 		until = min(until, f.leaving)
 	}
@@ -308,7 +308,7 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 			if c, err = f.another(c, err, now); err != nil {
 				return err
 			}
-		case evicted || !sh.evict(sh.besides(f, c.Service().Service()), nil):
+		case evicted || !sh.evict(sh.besides(f, c.Service().Service()), nil, now):
 			c.Done(nil)
 			return err
 		default:
@@ -357,7 +357,12 @@ func (f *flow) expire(now, least int64) {
 		sh.io.after(f, rest)
 		return
 	}
-	if f.leaving == 0 {
+	switch {
+	case f.leaving != 0:
+	case f.passing(now) && f.fixed() == 0 && !sh.drain.Started():
+		sh.count.Parked.Add(1)
+		f.remember()
+	default:
 		sh.count.Expired.Add(1)
 	}
 	f.close()

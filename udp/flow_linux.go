@@ -249,7 +249,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		f.receive(now)
 	}
 	if f.fd >= 0 && f.rest(now) <= 0 && f.leaving == 0 && // what is sent to one that leaves is another's
-		!f.ln.caughtUp(f.active+f.idle(), now) {
+		!f.ln.caughtUp(f.active+f.idle(now), now) {
 		least = pause
 	}
 	if f.fd >= 0 {

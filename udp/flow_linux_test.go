@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/eventloop"
 )
 
 // The kernel itself has no descriptor left (EMFILE): the oldest flow gives its own
@@ -67,7 +68,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 	sh := p.shards[0]
 	onLoop(t, sh, func() {
 		f := sh.ages.first
-		f.active -= f.idle() // long ago
+		f.active -= f.idle(eventloop.Now()) // long ago
 		if _, err := b.WriteToUDPAddrPort([]byte("just in time"), from); err != nil {
 			t.Error(err)
 		}
@@ -107,7 +108,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 				}
 				var all []*flow
 				for f := sh.ages.first; f != nil; f = f.links[byAge].next {
-					f.active -= f.idle() // long ago
+					f.active -= f.idle(eventloop.Now()) // long ago
 					all = append(all, f)
 				}
 				for _, f := range all {

@@ -117,7 +117,7 @@ func (g *goroutines) open(f *flow, _ netip.AddrPort) error {
 
 // connect makes a new socket. If no process has the backend's port, and it is on this host, the
 // system may give the port to this very socket: that is a refusal.
-func (g *goroutines) connect(f *flow, to netip.AddrPort, _ int64) error {
+func (g *goroutines) connect(f *flow, to netip.AddrPort, now int64) error {
 	conn, err := g.dial(f, to)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (g *goroutines) connect(f *flow, to netip.AddrPort, _ int64) error {
 		_ = f.conn.Close() // and its reader goes on with the new one
 	}
 	f.conn = conn
-	g.after(f, f.idle())
+	g.after(f, f.idle(now))
 	return nil
 }
 

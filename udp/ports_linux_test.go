@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
 )
 
 // parkAll closes every flow as one that makes room, so that the balancer remembers where its client goes on.
@@ -11,7 +13,7 @@ func (p *proxy) parkAll() {
 	p.t.Helper()
 	for _, sh := range p.shards {
 		onLoop(p.t, sh, func() {
-			for sh.evict(sh.ages.last, nil) {
+			for sh.evict(sh.ages.last, nil, eventloop.Now()) {
 			}
 		})
 	}

@@ -142,21 +142,21 @@ func (sh *shard) free() int64 {
 }
 
 // makeRoom evicts a flow if the Service or the client has its share, or if the shard is full.
-func (sh *shard) makeRoom(id lb.ID, client netip.Addr) {
+func (sh *shard) makeRoom(id lb.ID, client netip.Addr, now int64) {
 	shares, service := &sh.server.Shares, id.Service()
 	switch free := sh.free(); {
 	case free < 0: // one goes for this flow, and one for those that are too many
-		sh.evict(sh.victim(service), nil)
-		sh.evict(sh.victim(service), nil)
+		sh.evict(sh.victim(service), nil, now)
+		sh.evict(sh.victim(service), nil, now)
 	case free == 0:
-		sh.evict(sh.victim(service), nil)
+		sh.evict(sh.victim(service), nil, now)
 	case !shares.Service.Allows(sh.services.all[service].total(), 1, free):
 		sh.server.LB.ExceedsShare(id, 1)
-		sh.evict(sh.victim(service), &sh.count.EvictedService)
+		sh.evict(sh.victim(service), &sh.count.EvictedService, now)
 	}
 	own := sh.clients.all[client]
 	if free := sh.free(); free > 0 && !shares.Client.Allows(own.total(), 1, free) {
-		sh.evict(sh.clients.victim(own), &sh.count.EvictedClient)
+		sh.evict(sh.clients.victim(own), &sh.count.EvictedClient, now)
 	}
 }
 
@@ -178,11 +178,12 @@ func (sh *shard) besides(f *flow, service lb.Name) *flow {
 
 // evict closes a flow so that another can be made. reason counts those that a share is the cause of; nil: none is.
 // False: there is none.
-func (sh *shard) evict(f *flow, reason *atomic.Uint64) bool {
+func (sh *shard) evict(f *flow, reason *atomic.Uint64, now int64) bool {
 	if f == nil {
 		return false
 	}
 	sh.count.Evicted.Add(1)
+	sh.crowded = now + crowding
 	if reason != nil {
 		reason.Add(1)
 	}

@@ -24,6 +24,7 @@ type shard struct {
 	idlers   order // flows that had one answer and nothing after that, the most recently active first
 	services holders[lb.Name]
 	clients  holders[netip.Addr]
+	crowded  int64 // time until which flows that are not settled leave soon, ns, since one had to make room
 	portless int64 // time until which no port is asked for, ns, since there was none
 	scan     func()
 	drain    eventloop.Drain
