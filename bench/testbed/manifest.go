@@ -41,6 +41,21 @@ func SliceManifest(service string, n, port int, protocol string, addrs ...string
 	return s + "\n"
 }
 
+// ManyPorts returns a Service with ports 1 to n, p1 and so on, all of which lead to one port of an endpoint, and its
+// EndpointSlice.
+func ManyPorts(name, ip, protocol string, n, target int, endpoint string) (service, slice string) {
+	var ports, targets strings.Builder
+	for p := 1; p <= n; p++ {
+		fmt.Fprintf(&ports, "  - {name: p%d, port: %d, protocol: %s}\n", p, p, protocol)
+		fmt.Fprintf(&targets, "- {name: p%d, port: %d, protocol: %s}\n", p, target, protocol)
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec:\n  clusterIP: %s\n  ports:\n%s",
+			name, ip, ports.String()),
+		fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: %s-1\n"+
+			"  labels: {kubernetes.io/service-name: %s}\naddressType: IPv4\nports:\n%sendpoints:\n- addresses: [%s]\n",
+			name, name, targets.String(), endpoint)
+}
+
 // WriteManifest replaces a file of a folder of manifests by one of these documents, at
 // once, as an editor does: a reader never sees half of it.
 func WriteManifest(dir, name string, documents ...string) error {

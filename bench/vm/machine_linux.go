@@ -99,7 +99,7 @@ func (m machine) run(ctx context.Context, img image, argv []string) (int, error)
 
 var errTooLong = errors.New("the machine did not end")
 
-// bound ends a machine whose binary has begun so long ago, or not begun within bootTime. How long a machine boots says
+// bound ends a machine whose binary runs for so long, or does not run after bootTime. How long a machine boots says
 // how busy the host is. A file has no event that QEMU has written to it, so this looks.
 func bound(console string, limit time.Duration, ended <-chan struct{}, end context.CancelCauseFunc) {
 	look := time.NewTicker(100 * time.Millisecond)

@@ -107,7 +107,7 @@ func TestLooksGiveWay(t *testing.T) {
 		}
 		a.Suspect()
 		for n := range mostGiven {
-			time.Sleep(lookPause + takes/2) // the next look has begun, and is not at its end
+			time.Sleep(lookPause + takes/2) // in the midst of the next look
 			if after := change(n + 1); after > 0 || given != n+1 {
 				t.Errorf("change %d waits for %v, and %d looks have given way", n, after, given)
 			}

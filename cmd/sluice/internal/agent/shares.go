@@ -59,13 +59,15 @@ func decrement(counts map[lb.Name]int, of lb.Name) bool {
 	return false
 }
 
-// room returns an error if a Service has so many sockets that others need the rest.
-func (s *sockets) room(id lb.ID) error {
+// room returns an error for a frontend if its Service has so many sockets that others need the rest.
+func (s *sockets) room(f lb.Frontend, id lb.ID) error {
 	have := s.held[id.Service()]
 	if s.config.Room == nil || s.config.Room(have) {
 		return nil
 	}
-	s.config.LB.ExceedsShare(id, 1)
+	if _, again := s.short[f]; !again {
+		s.config.LB.ExceedsShare(id, 1)
+	}
 	return fmt.Errorf("%w: the Service has sockets for %d of its ports, its share", eventloop.ErrDescriptors, have)
 }
 

@@ -83,7 +83,7 @@ func (s *sockets) listen(f lb.Frontend, id lb.ID) error {
 		s.keep(was, id.Service())
 		return nil
 	}
-	if err := s.room(id); err != nil {
+	if err := s.room(f, id); err != nil {
 		return err
 	}
 	listen := s.config.Servers[f.Protocol].Listen
@@ -161,7 +161,7 @@ func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
 		return true
 	}
 	s.close(f) // steered until now
-	err := s.room(id)
+	err := s.room(f, id)
 	if err == nil {
 		_, err = s.config.Servers[f.Protocol].Listen(f, f.Addr)
 	}

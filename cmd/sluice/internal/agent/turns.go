@@ -21,7 +21,7 @@ type turns struct {
 	left    []*part          // what they have to go, in the order of goal
 	more    bool             // have is not what was wanted
 	going   bool             // the last turn was carried out, and more: the next one follows at once
-	done    func()           // ends what Config.Large has begun; nil: it has begun nothing
+	done    func()           // what Config.Large has returned; nil: it was not called
 }
 
 // note calls large when a change needs another turn, and what that has returned when one needs none.

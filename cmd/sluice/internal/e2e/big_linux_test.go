@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -19,17 +18,12 @@ func TestBigService(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 2})
 	l.ServeWeb()
 	l.Start()
-	var ports, targets strings.Builder
-	for p := 1; p <= most; p++ {
-		fmt.Fprintf(&ports, "  - {name: p%d, port: %d}\n", p, p)
-		fmt.Fprintf(&targets, "- {name: p%d, port: 8080}\n", p)
-	}
-	l.Write("service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: big}\nspec:\n  clusterIP: 10.96.9.1\n  ports:\n"+
-		ports.String())
 	publish := func(pod *testbed.Host) {
-		l.Write("slice.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: big-1\n"+
-			"  labels: {kubernetes.io/service-name: big}\naddressType: IPv4\nports:\n"+targets.String()+
-			"endpoints:\n- addresses: ["+pod.Addr4.String()+"]\n")
+		service, slice := testbed.ManyPorts("big", "10.96.9.1", "TCP", most, 8080, pod.Addr4.String())
+		if pod == l.Pods[0] {
+			l.Write("service.yaml", service)
+		}
+		l.Write("slice.yaml", slice)
 	}
 	services := func() int { return int(l.Metric("sluice_services")) }
 	others := 0

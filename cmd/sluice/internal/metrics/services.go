@@ -58,8 +58,8 @@ var serviceSeries = slices.Concat([]*prometheus.Desc{
 	ofService("rejected_total", rejectedIs, "reason", "not_allowed"),
 	ofService("rejected_total", rejectedIs, "reason", "limited"),
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
-	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of "+
-		"the file descriptors, the dials or the UDP flows already (--max-service-share)."),
+	ofService("over_share_total", "Connections refused, UDP flows evicted and ports without a socket, because the "+
+		"Service had its share of the file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 }, resetSeries(), []*prometheus.Desc{
 	ofService("kernel_connections_total", "Connections and flows that the kernel "+

@@ -1,7 +1,6 @@
 package handover
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,15 +18,8 @@ func TestSocketsOfFewDescriptors(t *testing.T) {
 	const most = 300
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeDNS()
-	var ports, targets strings.Builder
-	for p := 1; p <= most; p++ {
-		fmt.Fprintf(&ports, "  - {name: p%d, port: %d, protocol: UDP}\n", p, p)
-		fmt.Fprintf(&targets, "- {name: p%d, port: 5353, protocol: UDP}\n", p)
-	}
-	n.Write("many.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: many}\nspec:\n  clusterIP: 10.96.9.1\n  ports:\n"+
-		ports.String(), "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: many-1\n"+
-		"  labels: {kubernetes.io/service-name: many}\naddressType: IPv4\nports:\n"+targets.String()+
-		"endpoints:\n- addresses: ["+n.Pods[0].Addr4.String()+"]\n")
+	service, slice := testbed.ManyPorts("many", "10.96.9.1", "UDP", most, 5353, n.Pods[0].Addr4.String())
+	n.Write("many.yaml", service, slice)
 	n.Limit = 256
 	n.start("--loops", "2")
 	for _, want := range []string{"PortsNotServed", "default/many"} {
