@@ -27,7 +27,8 @@
 //   - Each run starts the proxy anew, with empty tables of connections.
 //   - The machine must be idle before; -force measures nevertheless, and the report says so.
 //   - With -paired builds of Sluice run side by side instead, each with hosts of its own, and are asked in turns of
-//     milliseconds: what else the machine does then happens to all of them, so it need not be idle.
+//     milliseconds: what else the machine does then happens to all of them, so it need not be idle. Numbers of
+//     Services are compared in the same way, and new clients ask equally many Services of each.
 //   - Errors and lost datagrams are always shown. A system that loses what it was given
 //     has less work to do per answer.
 //

@@ -45,7 +45,8 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless "+
 		"-workloads or -systems chooses, what no target is for takes part in each third only")
 	flag.StringVar(&o.paired, "paired", "", "measure the builds of -sluice and -also side by side, each started "+
-		"-rounds times (10), and nothing else, by this `WORKLOAD`: rr-NUMBER or services-NUMBER")
+		"-rounds times (10), and nothing else, by this `WORKLOAD`: rr-NUMBER, or services-NUMBER, "+
+		"of which several, comma-separated, measure each build once with every number")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
 		"iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
@@ -79,8 +80,9 @@ func run(o options) (*report.Report, int, error) {
 		if paired, err = parsePaired(o.paired); err != nil {
 			return nil, 2, err
 		}
-		if o.rounds == 1 || len(o.also) == 0 {
-			return nil, 2, errors.New("measure builds side by side: want two -rounds or more, and -also")
+		if o.rounds == 1 || len(o.twins(paired)) == 1 {
+			return nil, 2, errors.New("measure builds side by side: want two -rounds or more, and -also " +
+				"or several numbers of Services")
 		}
 	}
 	if err := testbed.Reexec(); err != nil {

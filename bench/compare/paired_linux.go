@@ -24,26 +24,54 @@ const pairedRequests = 200
 
 // pairedWorkload says what the builds are asked.
 type pairedWorkload struct {
-	conns    int // that stay; every request is on one of them
-	services int // or else, among how many Services each request comes from a new client,
-	changes  int // and how many times one of them is changed, removed and added before
-	turns    int // that every build has after each start
+	conns    int   // that stay; every request is on one of them
+	services []int // or else, how many Services each build has, once with each number: a new client makes each request,
+	asked    int   // to one of so many of them, with each number the same,
+	changes  int   // and so many times one of them is changed, removed and added before
+	turns    int   // that every build has after each start
 }
 
 // parsePaired takes the value of -paired.
 func parsePaired(name string) (w pairedWorkload, err error) {
 	w.turns = 100
-	kind, number, _ := strings.Cut(name, "-")
-	n, err := strconv.Atoi(number)
-	switch {
-	case err == nil && kind == "rr" && n >= 1 && n <= 1000:
-		w.conns = n
-	case err == nil && kind == "services" && n >= 2 && n <= 10000:
-		w.services, w.changes = n, changesOf
-	default:
-		return w, fmt.Errorf("measure %q side by side: want rr-1 to rr-1000, or services-2 to services-10000", name)
+	for part := range strings.SplitSeq(name, ",") {
+		kind, number, _ := strings.Cut(part, "-")
+		n, err := strconv.Atoi(number)
+		switch {
+		case err == nil && kind == "rr" && n >= 1 && n <= 1000 && part == name:
+			w.conns = n
+		case err == nil && kind == "services" && n >= 2 && n <= 10000:
+			w.services, w.changes = append(w.services, n), changesOf
+		default:
+			return w, fmt.Errorf("measure %q side by side: want rr-1 to rr-1000, or services-2 to services-10000, "+
+				"or a list of the latter", name)
+		}
+	}
+	if len(w.services) > 0 {
+		w.asked = min(slices.Min(w.services)-1, mostAsked)
 	}
 	return w, nil
+}
+
+// twins returns the builds, each once with every number of Services.
+func (o options) twins(w pairedWorkload) (all []*twin) {
+	for _, s := range slices.Concat(systems[:1], o.also) {
+		first := &twin{system: s, name: s.name}
+		if len(all) > 0 {
+			first.beside = all[0]
+		}
+		if len(w.services) == 0 {
+			all = append(all, first)
+			continue
+		}
+		first.size = w.services[0]
+		all = append(all, first)
+		for _, n := range w.services[1:] {
+			name := fmt.Sprintf("%s of %d Services", s.name, n)
+			all = append(all, &twin{system: s, name: name, size: n, beside: first})
+		}
+	}
+	return all
 }
 
 const pairedRequest = "GET / HTTP/1.1\r\nHost: sluice.test\r\n\r\n"
@@ -52,6 +80,9 @@ const pairedRequest = "GET / HTTP/1.1\r\nHost: sluice.test\r\n\r\n"
 // processor time, or the time to the first byte of a new client.
 type twin struct {
 	system
+	name   string
+	size   int   // how many Services it has
+	beside *twin // that it is compared with; nil for the first
 	*lab
 	*running
 	conns  []net.Conn
@@ -64,9 +95,7 @@ type twin struct {
 // pair measures builds more closely than rounds can: all run at once, each in a lab of its own, and get requests by
 // turns of some milliseconds, so that what else happens on the machine happens to all of them.
 func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (twins []*twin, err error) {
-	for _, s := range slices.Concat(systems[:1], o.also) {
-		twins = append(twins, &twin{system: s})
-	}
+	twins = o.twins(work)
 	if o.rounds == 0 {
 		o.rounds = 10
 	}
@@ -76,19 +105,19 @@ func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (tw
 		}
 		fmt.Fprintf(w, "start %d:", n+1)
 		for _, t := range twins {
-			fmt.Fprintf(w, "  %s %.2f us", t.system.name, t.took[n])
+			fmt.Fprintf(w, "  %s %.2f us", t.name, t.took[n])
 		}
 		fmt.Fprintln(w)
 	}
 	for _, t := range twins {
 		if n := len(t.change); n > 0 {
-			fmt.Fprintf(w, "%s: %d changes, median %.2f ms, p90 %.2f ms, p99 %.2f ms\n", t.system.name, n,
+			fmt.Fprintf(w, "%s: %d changes, median %.2f ms, p90 %.2f ms, p99 %.2f ms\n", t.name, n,
 				stats.Median(t.change), stats.Percentile(t.change, 90), stats.Percentile(t.change, 99))
 		}
 	}
 	for _, t := range twins[1:] {
-		mean, deviation := stats.Mean(stats.Ratios(t.took, twins[0].took))
-		fmt.Fprintf(w, "%s / %s: %.3f, standard error %.3f\n", t.system.name, twins[0].system.name, mean, deviation)
+		mean, deviation := stats.Mean(stats.Ratios(t.took, t.beside.took))
+		fmt.Fprintf(w, "%s / %s: %.3f, standard error %.3f\n", t.name, t.beside.name, mean, deviation)
 	}
 	return twins, nil
 }
@@ -102,7 +131,7 @@ func (o options) start(ctx context.Context, w pairedWorkload, twins []*twin) err
 	}()
 	for _, i := range rand.Perm(len(twins)) {
 		if err := twins[i].begin(ctx, o.sluice, w); err != nil {
-			return fmt.Errorf("start %s: %w", twins[i].system.name, err)
+			return fmt.Errorf("start %s: %w", twins[i].name, err)
 		}
 	}
 	if err := twins[0].cores.leave(); err != nil {
@@ -113,7 +142,7 @@ func (o options) start(ctx context.Context, w pairedWorkload, twins []*twin) err
 		for _, i := range rand.Perm(len(twins)) {
 			turn, err := twins[i].turn(w)
 			if err != nil {
-				return fmt.Errorf("ask %s: %w", twins[i].system.name, err)
+				return fmt.Errorf("ask %s: %w", twins[i].name, err)
 			}
 			took[i] = append(took[i], turn)
 		}
@@ -131,7 +160,7 @@ func (t *twin) begin(ctx context.Context, sluice string, w pairedWorkload) (err 
 	if err = t.cores.comeBack(); err != nil { // the next lab chooses among all
 		return err
 	}
-	if w.services > 0 {
+	if t.size > 0 {
 		return t.load(ctx, w)
 	}
 	if t.running, err = t.system.start(ctx, t.lab); err != nil {
@@ -163,12 +192,12 @@ func (t *twin) connect(ctx context.Context) error {
 
 // load starts the build with many Services, and makes the changes of that workload.
 func (t *twin) load(ctx context.Context, w pairedWorkload) (err error) {
-	s := &scaled{lab: t.lab, protocol: "TCP", services: w.services, port: t.services[0].target,
+	s := &scaled{lab: t.lab, protocol: "TCP", services: t.size, port: t.services[0].target,
 		flags: t.flags}
 	if t.running, _, err = s.start(ctx); err != nil {
 		return err
 	}
-	t.ips = s.others()
+	t.ips = s.others(w.asked)
 	took, _, _, err := s.changes(ctx, w.changes)
 	t.change = append(t.change, took...)
 	return err

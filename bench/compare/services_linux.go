@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -65,17 +66,30 @@ type scaled struct {
 // clusterIP returns the address of Service i, of which there are at most 16,000.
 func clusterIP(i int) string { return fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250) }
 
-// manifest describes Service i and its ten endpoints: some pods, and addresses that do
-// not exist, none of which is ready, so that every client is answered.
+// scaledEndpoints is of how many endpoints a Service is.
+const scaledEndpoints = 10
+
+// alias is address e of a pod, beside its own. Those of pods next to each other differ.
+func alias(pod *testbed.Host, e int) string {
+	a := pod.Addr4.As4()
+	a[3] = a[3]*scaledEndpoints + byte(e)
+	return netip.AddrFrom4(a).String()
+}
+
+// manifest describes Service i and its ten endpoints. Those of TCP are some pods by ten addresses. Of UDP, where a pod
+// answers from its own address alone, the others do not exist and are not ready, so that every client is answered.
 func (s *scaled) manifest(i, port int, pods ...*testbed.Host) string {
 	var addrs []string
 	for _, pod := range pods {
 		addrs = append(addrs, pod.Addr4.String())
 	}
+	for e := len(pods); s.protocol == "TCP" && e < scaledEndpoints; e++ {
+		addrs = append(addrs, alias(pods[e%len(pods)], e))
+	}
 	name := fmt.Sprint("s", i)
 	b := testbed.ServiceManifest(name, clusterIP(i)+":80", s.protocol, "") + "---\n" +
 		testbed.SliceManifest(name, 1, port, s.protocol, addrs...)
-	for k := range 10 - len(pods) {
+	for k := range scaledEndpoints - len(addrs) {
 		b += fmt.Sprintf("- addresses: [10.245.%d.%d]\n  conditions: {ready: false}\n", i%250, k+1)
 	}
 	return b
@@ -157,7 +171,7 @@ func (s *scaled) start(ctx context.Context) (r *running, ready time.Duration, er
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// introduce starts the servers that say who they are, the first time.
+// introduce starts the servers that say who they are and adds the pods' addresses, the first time.
 func (s *scaled) introduce(ctx context.Context) error {
 	if len(s.lab.who) > 0 {
 		return nil
@@ -173,6 +187,11 @@ func (s *scaled) introduce(ctx context.Context) error {
 			return err
 		}
 		s.lab.who = append(s.lab.who, udp)
+		for e := range scaledEndpoints {
+			if err := pod.Command(ctx, "ip", "address", "add", alias(pod, e)+"/24", "dev", "eth0").Run(); err != nil {
+				return fmt.Errorf("add address %d to %s: %w", e, pod, err)
+			}
+		}
 	}
 	return ctx.Err()
 }
@@ -205,7 +224,7 @@ func (s *scaled) newClients(ctx context.Context, r *running, d time.Duration) (l
 	if s.protocol == "UDP" {
 		c.Kind, c.Fresh = load.Datagrams, true
 	}
-	for _, a := range s.others() {
+	for _, a := range s.others(min(s.services-1, mostAsked)) {
 		c.Addrs = append(c.Addrs, a+":80")
 	}
 	res, _, err := s.lab.measure(ctx, r, c)
@@ -215,10 +234,12 @@ func (s *scaled) newClients(ctx context.Context, r *running, d time.Duration) (l
 	return res, err
 }
 
-// others returns the cluster IPs of at most 97 Services all over the range, without the one that changes.
-func (s *scaled) others() (ips []string) {
+// mostAsked is how many Services new clients ask at the most.
+const mostAsked = 97
+
+// others returns the cluster IPs of count Services all over the range, without the one that changes.
+func (s *scaled) others(count int) (ips []string) {
 	others := s.services - 1
-	count := min(others, 97)
 	for i := range count {
 		ips = append(ips, clusterIP(1+i*others/count))
 	}
