@@ -127,6 +127,7 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 // all, call Thaw and resume the loops.
 func (s *Server) Freeze(visit func(*Frozen) error) error {
 	for _, sh := range s.shards {
+		sh.takeIn()
 		for c := range sh.All() {
 			f, err := c.freeze()
 			if err != nil {

@@ -51,7 +51,7 @@ func (e *loops) bind(_ *Server, addr netip.AddrPort, steered bool, sockets int) 
 
 // newListener returns what accepts on a bound socket.
 func (sh *shard) newListener(fd int, steered bool) listener {
-	return sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.serve(fd, peer, steered) })
+	return sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.accept(accepted{fd, peer, steered}) })
 }
 
 // start makes the shards at the first use. The caller holds s.mu.

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -18,6 +17,7 @@ type shard struct {
 	srv    *Server
 	fresh  *conn // the oldest connection that is not settled: all before it are; nil: there is none
 	settle settleTimer
+	spread spread
 	count  counts
 	ids    proxyproto.IDs
 }
@@ -28,6 +28,7 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	sh.Init(&config, loop, &sh.count.Stats)
 	sh.ClientResets, sh.BackendResets = &sh.count.ClientResets, &sh.count.BackendResets
 	sh.settle.sh = sh
+	sh.spread.lasting = all
 	if s.Descriptors != nil {
 		// Set before the loop sees its first connection: Listener.Start orders the two.
 		loop.Pipes.Budget = s.Descriptors
@@ -35,10 +36,10 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	return sh
 }
 
-// serve starts a connection for an accepted client. It owns fd from now on.
-func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
-	ask := socket.Local
-	if steered { // the frontend is the original destination, not the local address
+// serve starts a connection for an accepted client, which it owns from now on.
+func (sh *shard) serve(client accepted) {
+	fd, peer, ask := client.fd, client.peer, socket.Local
+	if client.steered { // the frontend is the original destination, not the local address
 		ask = sh.srv.OriginalDst
 	}
 	dst, err := ask(fd)
@@ -77,6 +78,9 @@ func (sh *shard) newConn(client, backend int) *conn {
 
 // leave is called before c leaves its place in the list of connections.
 func (sh *shard) leave(c *conn) {
+	if !c.settled {
+		sh.spread.lasted(false)
+	}
 	if sh.fresh == c {
 		sh.fresh = c.Next()
 	}
@@ -104,7 +108,10 @@ func (t *settleTimer) Expire(*eventloop.Timer) {
 		if sh.fresh == nil {
 			return
 		}
-		sh.fresh.settle()
+		if !sh.fresh.settled {
+			sh.fresh.settle()
+			sh.spread.lasted(true)
+		}
 		sh.fresh = sh.fresh.Next()
 	}
 	sh.Loop.After(&t.timer, t, 0)

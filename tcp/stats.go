@@ -25,6 +25,7 @@ type stats[C, G any] struct {
 	BytesIn       C // bytes from clients to backends
 	BytesOut      C // bytes from backends to clients
 
+	Spread      C // connections that another loop serves than has accepted them, since it had fewer
 	FromClient  C // dials from the client's own address, of Services that request that (Policies.Transparent)
 	FromNode    C // those from this node's, where that does not work
 	Transparent G // connections whose backends see the client's own address

@@ -59,7 +59,7 @@ func worked(c load.AskConfig, unit string) work {
 		if err != nil {
 			return nil, err
 		}
-		loop, err := l.busiestLoop(ctx, r)
+		loop, err := l.busiestLoop(ctx, r, c.Duration*3/4)
 		if err != nil {
 			return nil, err
 		}
@@ -146,28 +146,38 @@ func (l *lab) timesOf(pid int) (t workerTimes, err error) {
 	return t, nil
 }
 
-// busiestLoop returns the share of the connections of Sluice that the loop with the most of them has; 0 of another
-// system.
-func (l *lab) busiestLoop(ctx context.Context, r *running) (float64, error) {
+// looks is how many times within a run Sluice is asked what its loops have, which takes some processor time of it.
+const looks = 8
+
+// busiestLoop returns the share of the connections of Sluice that the loop with the most of them has, as it is at
+// several times within d; 0 of another system.
+func (l *lab) busiestLoop(ctx context.Context, r *running, d time.Duration) (float64, error) {
 	if r.name != report.Ours {
 		return 0, nil
 	}
-	text, err := l.get(ctx, strings.Replace(testbed.MetricsURL, "/metrics", "/v1/connections?limit=1000", 1))
-	if err != nil {
-		return 0, err
+	all, loops := 0, make([]int, max(1, l.workers))
+	next := time.NewTicker(d / looks)
+	defer next.Stop()
+	for range looks {
+		text, err := l.get(ctx, strings.Replace(testbed.MetricsURL, "/metrics", "/v1/connections?limit=1000", 1))
+		if err != nil {
+			return 0, err
+		}
+		var page struct {
+			Items []struct{ Loop int }
+		}
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			return 0, fmt.Errorf("read Sluice's connections: %w", err)
+		}
+		for _, c := range page.Items {
+			loops[c.Loop]++
+		}
+		all += len(page.Items)
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
-	var page struct {
-		Items []struct{ Loop int }
-	}
-	if err := json.Unmarshal([]byte(text), &page); err != nil {
-		return 0, fmt.Errorf("read Sluice's connections: %w", err)
-	}
-	loops := make([]int, max(1, l.workers))
-	for _, c := range page.Items {
-		loops[c.Loop]++
-	}
-	if len(page.Items) == 0 {
-		return 0, nil
-	}
-	return float64(slices.Max(loops)) / float64(len(page.Items)), nil
+	return float64(slices.Max(loops)) / float64(max(all, 1)), nil
 }

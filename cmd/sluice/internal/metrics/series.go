@@ -86,6 +86,8 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.gauge("sluice_tcp_dialling_connections", "TCP connections waiting for an endpoint to answer the dial.",
 		float64(n.Dialling))
 	s.counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", n.Accepted)
+	s.counter("sluice_tcp_spread_connections_total", "TCP connections that another event loop serves than the one "+
+		"that has accepted them, since it had fewer.", n.Spread)
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
