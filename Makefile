@@ -42,7 +42,7 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 # What the VM runs: the packages whose tests need what its kernel has. Interpreted, a second of computing takes ten, so that
 # tests are short, and what another kernel shows as well is not run there.
 VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
-VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
+VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestDrainInKernel|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
 # time leave two cores time to spare. The packages ALONE count the milliseconds that traffic
