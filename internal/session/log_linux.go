@@ -126,7 +126,6 @@ func (sh *Shard[C]) resumeNote(c C, peer netip.AddrPort, why lb.Why) {
 // log logs a connection that ends, if its Service requests that.
 func (sh *Shard[C]) log(c C, end lb.End) {
 	conn := c.Base()
-	e := look.Ended{End: end, Wait: -1, Connect: -1, FirstByte: -1}
 	n := sh.notes[c]
 	if d := conn.dial; d != nil {
 		if some, _ := sh.LB.Policies(d.ladder.flow.Frontend).Logs(); !some {
@@ -142,11 +141,17 @@ func (sh *Shard[C]) log(c C, end lb.End) {
 		delete(sh.notes, c)
 		defer keep(&sh.freeNotes, n)
 	}
-	if n.errors && e.End == lb.Normal {
-		return
+	if !n.errors || end != lb.Normal {
+		sh.logNoted(c, end, n)
 	}
-	now := eventloop.Now()
-	if e.Info = n.info; conn.dial == nil {
+}
+
+// logNoted logs a connection that ends. It is a function of its own since what it logs is allocated: most connections
+// are not logged.
+func (sh *Shard[C]) logNoted(c C, end lb.End, n *note) {
+	conn, now := c.Base(), eventloop.Now()
+	e := look.Ended{Info: n.info, End: end, Wait: -1, Connect: -1, FirstByte: -1}
+	if conn.dial == nil {
 		c.Describe(&e.Info)
 		e.Why = n.why
 	}
