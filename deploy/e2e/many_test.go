@@ -36,7 +36,12 @@ func (m *many) grow(services int) {
 	m.t.Helper()
 	from := m.written
 	m.services, m.written = services, services
-	m.inParallel(services-from, func(i int) error {
+	byAPI := services - from
+	if byAPI > bulkFrom {
+		byAPI = 2
+		defer m.bulk(from, from+byAPI)
+	}
+	m.inParallel(byAPI, func(i int) error {
 		_, err := m.admin.CoreV1().Services(m.namespace).Create(m.ctx, manyService(from+i), metav1.CreateOptions{})
 		if err == nil {
 			_, err = m.admin.DiscoveryV1().EndpointSlices(m.namespace).Create(m.ctx, m.slice(from+i, 0, m.Pods[1]), metav1.CreateOptions{})
@@ -51,6 +56,9 @@ func manyService(i int) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: manyName(i), Labels: map[string]string{"app": "many"}},
 		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": manyName(i)}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
 }
+
+// sliceSuffix ends the name of a slice, as the slice controller gives one.
+const sliceSuffix = "-x7k2p"
 
 // loaded reports whether load asks a Service.
 func (m *many) loaded(i int) bool { return i%perLoaded == 1 }
@@ -67,7 +75,7 @@ func (m *many) slice(i, version int, pod *testbed.Host) *discoveryv1.EndpointSli
 	}
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        manyName(i) + "-x7k2p",
+			Name:        manyName(i) + sliceSuffix,
 			Labels:      map[string]string{discoveryv1.LabelServiceName: manyName(i), discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io", "app": "many"},
 			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Unix(int64(version), 0).UTC().Format(time.RFC3339)},
 		},
@@ -75,14 +83,14 @@ func (m *many) slice(i, version int, pod *testbed.Host) *discoveryv1.EndpointSli
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: &port, Protocol: new(corev1.ProtocolTCP)}},
 	}
 	for e := range m.endpoints {
-		addr, node := fmt.Sprintf("10.%d.%d.%d", 100+e, i/250, i%250+1), fmt.Sprintf("node-%d", e)
+		addr, node := absent(i, 100+e), fmt.Sprintf("node-%d", e)
 		switch {
 		case exists && e == 0 && !m.loaded(i):
 			addr, node = pod.Addr4.String(), "node"
 		case exists:
 			addr, node = alias(e), "node"
 		case e == 0:
-			addr = fmt.Sprintf("10.%d.%d.%d", 200+version%50, i/250, i%250+1)
+			addr = absent(i, 200+version%44) // without the pods' networks
 		}
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{addr},
@@ -94,6 +102,11 @@ func (m *many) slice(i, version int, pod *testbed.Host) *discoveryv1.EndpointSli
 		})
 	}
 	return slice
+}
+
+// absent returns the address of an endpoint of Service i that does not exist.
+func absent(i, second int) string {
+	return fmt.Sprintf("%d.%d.%d.%d", 10+i/perNetwork, second, i/250%250, i%250+1)
 }
 
 // inParallel does something for each number below n, a few at once.

@@ -78,12 +78,14 @@ func BenchmarkScale(b *testing.B) {
 	for text := range strings.SplitSeq(scale.services, ",") {
 		n, err := strconv.Atoi(text)
 		m.check(err)
-		if n < max(m.written, 2) || n > 60000 {
-			b.Fatalf("-services %s: give rising numbers from 2 to 60000", scale.services)
+		if n < max(m.written, 2) || n > 100000 {
+			b.Fatalf("-services %s: give rising numbers from 2 to 100000", scale.services)
 		}
 		start := time.Now()
 		m.grow(n)
-		b.Logf("%d Services written in %v", n, time.Since(start))
+		wrote := time.Since(start)
+		m.rest()
+		b.Logf("%d Services written in %v; the control plane rests after %v", n, wrote, time.Since(start))
 		t := table{rounds: scale.rounds}
 		for round := range scale.rounds {
 			for _, s := range scaled {

@@ -81,7 +81,7 @@ func (m *many) changes() []figure {
 	if _, ok := seen(pod); !ok {
 		m.t.Fatal("the Service that changes is not served")
 	}
-	now, err := client.Get(m.ctx, manyName(0)+"-x7k2p", metav1.GetOptions{})
+	now, err := client.Get(m.ctx, manyName(0)+sliceSuffix, metav1.GetOptions{})
 	m.check(err)
 	watch, err := client.Watch(m.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + now.Name, ResourceVersion: now.ResourceVersion})
 	m.check(err)
