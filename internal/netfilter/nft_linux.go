@@ -144,6 +144,9 @@ func nftTransaction(requests [][]byte) error {
 		batch = append(batch, r...)
 	}
 	batch = append(batch, nftMessage(unix.NFNL_MSG_BATCH_END, 0, all, nil)...)
-	_, err := nfnl.Transact(batch, binary.NativeEndian.Uint32(last[8:]))
+	_, err := nfnl.Commit(func() error {
+		_, err := nfnl.Transact(batch, binary.NativeEndian.Uint32(last[8:]))
+		return err
+	})
 	return err
 }

@@ -20,12 +20,13 @@ type namespace struct{ dev, ino uint64 }
 // Commit has send write one transaction of nf_tables, and notes the generation that it has made, so that
 // [Alone] knows it. Transactions wait for each other, as they do in the kernel. send may be called by any goroutine.
 // A generation that is made meanwhile by another program, or by what does not call Commit, is noticed: the kernel
-// counts each transaction that changes anything.
-func Commit(send func() error) error {
+// counts each transaction that changes anything. made is the generation that the transaction has made; 0: that is not
+// known, or there is none.
+func Commit(send func() error) (made uint32, err error) {
 	account.Lock()
 	defer account.Unlock()
 	here, before := thisNamespace(), Generation()
-	err := send()
+	err = send()
 	after := Generation()
 	if here != account.namespace || before != account.last {
 		account.first = before
@@ -34,7 +35,10 @@ func Commit(send func() error) error {
 		account.first = after
 	}
 	account.namespace, account.last = here, after
-	return err
+	if err != nil || before == 0 || after != before+1 {
+		return 0, err
+	}
+	return after, nil
 }
 
 // Alone returns the generation of nf_tables, and reports whether all transactions since an earlier one were those of

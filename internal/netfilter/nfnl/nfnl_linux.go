@@ -31,7 +31,13 @@ func Request(subsystem, command, flags int, family uint8, attrs []byte, begin fu
 
 // Dump is a request for a list, which ends with the context, too. Its error is that of the context then.
 func Dump(ctx context.Context, subsystem, command int, family uint8, attrs []byte, begin func(), f func(Value)) error {
-	return new(Conn).request(ctx, subsystem, command, unix.NLM_F_DUMP, family, attrs, begin, f)
+	return new(Conn).Dump(ctx, subsystem, command, family, attrs, begin, f)
+}
+
+// Dump is that function on the socket of c, which is of no more use after the context has ended.
+func (c *Conn) Dump(ctx context.Context, subsystem, command int, family uint8, attrs []byte, begin func(),
+	f func(Value)) error {
+	return c.request(ctx, subsystem, command, unix.NLM_F_DUMP, family, attrs, begin, f)
 }
 
 // Request is that function on the socket of c.

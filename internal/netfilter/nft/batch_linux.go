@@ -21,6 +21,8 @@ type batch struct {
 	count uint32 // messages, and the sequence number of the last
 	sets  uint32
 
+	generation uint32 // that it has made; 0: it is not known
+
 	made    map[*set]bool // by this batch
 	changes []change      // that it makes, for who keeps account of them
 }
@@ -124,11 +126,13 @@ func (r *refusal) Unwrap() error { return r.errno }
 const large = 1 << 16
 
 // send has the kernel do the batch.
-func (b *batch) send() error {
+func (b *batch) send() (err error) {
 	if len(b.bytes) < large {
-		return nfnl.Commit(b.transact)
+		b.generation, err = nfnl.Commit(b.transact)
+	} else {
+		b.generation, err = unheard(b.transact)
 	}
-	return unheard(b.transact)
+	return err
 }
 
 func (b *batch) transact() error {

@@ -78,14 +78,14 @@ func (m *Monitor) subscribe(option int) error {
 // unheard does a transaction while no monitor of this process listens: as long as any does, the kernel makes a message
 // of a page for each element, rule and chain, which takes it as long as all else. What other programs write meanwhile
 // is noticed by the generation.
-func unheard(transact func() error) error {
+func unheard(transact func() error) (made uint32, err error) {
 	running.Lock()
 	defer running.Unlock()
 	since := nfnl.Generation()
 	for m := range running.all {
 		_ = m.subscribe(unix.NETLINK_DROP_MEMBERSHIP) // else it hears this
 	}
-	err := nfnl.Commit(transact)
+	made, err = nfnl.Commit(transact)
 	for m := range running.all {
 		if m.subscribe(unix.NETLINK_ADD_MEMBERSHIP) != nil {
 			_ = m.file.Close() // so that Run returns: it would never hear anything again
@@ -96,7 +96,7 @@ func unheard(transact func() error) error {
 			m.changed()
 		}
 	}
-	return err
+	return made, err
 }
 
 // Run calls changed after each transaction of another program until the context ends, and after some at once. changed

@@ -423,7 +423,7 @@ func TestMonitor(t *testing.T) {
 		if err != nil || len(b.bytes) < large {
 			t.Fatal(len(b.bytes), err)
 		}
-		err = unheard(func() error {
+		_, err = unheard(func() error {
 			other("add")
 			return b.transact()
 		})

@@ -64,14 +64,39 @@ func (t *Table) length(c *chain) int { return len(t.entrance(c)) + len(c.rules) 
 // handleSize is how many bytes stand for a rule. One that is replaced has another handle.
 const handleSize = 8
 
+// many is how many chains are always read one by one: to give all rules the kernel passes those that it has given
+// before with each answer of some 80, so that to read those of 100,000 chains takes ten seconds.
+const many = 20000
+
 // rules returns the handles of the rules of one chain, or of all if name is empty.
 func (t *Table) rules(ctx context.Context, name string) (out map[string]string, err error) {
+	if name != "" || len(t.chains) < many {
+		return t.rulesBy(ctx, new(nfnl.Conn), name)
+	}
+	conn, err := nfnl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	out = make(map[string]string, len(t.chains))
+	for name := range t.chains {
+		one, err := t.rulesBy(ctx, conn, name)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(out, one)
+	}
+	return out, nil
+}
+
+// rulesBy is rules, on a socket.
+func (t *Table) rulesBy(ctx context.Context, conn *nfnl.Conn, name string) (out map[string]string, err error) {
 	filter := nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, t.Name)
 	if name != "" {
 		filter = nfnl.AttrString(filter, unix.NFTA_RULE_CHAIN, name)
 	}
 	handles := make(map[string][]byte)
-	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, nfnl.Family(t.IPv6), filter,
+	err = conn.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, nfnl.Family(t.IPv6), filter,
 		func() { clear(handles) }, func(m nfnl.Value) {
 			chain := m.Find(unix.NFTA_RULE_CHAIN).String()
 			if m.Find(unix.NFTA_RULE_TABLE).String() == t.Name && (name == "" || name == chain) {

@@ -55,7 +55,11 @@ func (t *Table) replace() error {
 	if err != nil {
 		return err
 	}
-	return t.commit(b)
+	if err := t.commit(b); err != nil {
+		return err
+	}
+	t.verified = b.generation // the table is new: all that is in it is what was written
+	return nil
 }
 
 // commit sends a batch, and counts it.
