@@ -44,9 +44,16 @@ type node struct {
 
 func newNode(t *testing.T, cfg testbed.Config) *node {
 	t.Helper()
+	return newNodeOf(t, cfg, nil)
+}
+
+// newNodeOf is newNode with a server that says how long verdicts take.
+func newNodeOf(t *testing.T, cfg testbed.Config, took func(int, time.Duration)) *node {
+	t.Helper()
 	n := new(node)
 	n.Lab = lab.New(t, cfg, func(family int) lab.Engine { return engine{n.Server, n.Server.Engines[family]} })
 	n.Node.DoT(t, func() error { n.Server = newServer(); return nil })
+	n.took = took
 	n.Node.DoT(t, n.Start)
 	t.Cleanup(func() { _ = n.Close() })
 	return n

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -109,13 +110,39 @@ func sink(args []string) int {
 	_ = unix.Shutdown(fd, unix.SHUT_RD)
 	<-done
 	slices.Sort(took)
-	part := func(of float64) time.Duration {
-		if len(took) == 0 {
-			return 0
-		}
-		return took[min(len(took)-1, int(of*float64(len(took))))].Round(100 * time.Nanosecond)
+	fmt.Printf("%d arrived; p50 %v, p99 %v, p99.9 %v, longest %v\n", len(took), part(took, 0.5), part(took, 0.99),
+		part(took, 0.999), part(took, 1))
+	return 0
+}
+
+// part returns what a part of some sorted times are not above.
+func part(sorted []time.Duration, of float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
 	}
-	fmt.Printf("%d arrived; p50 %v, p99 %v, p99.9 %v, longest %v\n", len(took), part(0.5), part(0.99), part(0.999), part(1))
+	return sorted[min(len(sorted)-1, int(of*float64(len(sorted))))].Round(100 * time.Nanosecond)
+}
+
+// took has how long verdicts took, by tenths of a microsecond: from when packets were read until the kernel had taken the
+// verdicts on all that were decided together, divided by how many these are.
+type took [10000]atomic.Uint64
+
+func (v *took) add(packets int, d time.Duration) {
+	each := d / time.Duration(packets) / (100 * time.Nanosecond)
+	v[min(int(each), len(v)-1)].Add(uint64(packets))
+}
+
+// part is that of the function of this name.
+func (v *took) part(of float64) time.Duration {
+	all, n := uint64(0), uint64(0)
+	for i := range v {
+		all += v[i].Load()
+	}
+	for i := range v {
+		if n += v[i].Load(); n > 0 && float64(n) >= of*float64(all) {
+			return time.Duration(i) * 100 * time.Nanosecond
+		}
+	}
 	return 0
 }
 
@@ -129,9 +156,10 @@ func cpu(t *testing.T) time.Duration {
 
 // TestRates: at a rate that does not wait a server chooses for each new flow that finds room in a queue, and the kernel
 // for the rest, and for all without one. It logs how long first packets take from client to endpoint, so that the
-// difference is what asking costs a flow: at -rates 10000,30000 -seconds 2, on an idle machine.
+// difference is what asking costs a flow, and how long verdicts alone take, without the time to wake who reads: at -rates 10000,30000 -seconds 2, on an idle machine.
 func TestRates(t *testing.T) {
-	n := newNode(t, testbed.Config{Pods: 2}) // the second asks: what comes from outside is masqueraded
+	verdicts := new(took)
+	n := newNodeOf(t, testbed.Config{Pods: 2}, verdicts.add) // the second asks: what comes from outside is masqueraded
 	s := lab.Simple("dns", lab.VIP(false, 1).String(), 53, lb.UDP, lab.Backend(n.Pods[0], false, 8053))
 	n.Sync(s)
 	one := func(rate int, answered bool) {
@@ -140,6 +168,7 @@ func TestRates(t *testing.T) {
 		n.Read() // packets that were dropped have no entry that ends
 		testbed.Eventually(t, "flows have ended", func() bool { return n.Stats().Flows.Known == 0 })
 		before := n.Stats()
+		clear(verdicts[:])
 		receiver, received := run(t, n.Pods[0], "sink", s.Backends[0].Addr.String())
 		if got := received(); got != "ready" {
 			t.Fatal(got)
@@ -154,9 +183,9 @@ func TestRates(t *testing.T) {
 		got, after := received(), n.Stats()
 		used = cpu(t) - used
 		testbed.Check(t, receiver.Wait(t.Context()))
-		t.Logf("%d flows/s, %d flows: %s; chosen %d, missed %d; server %v of a core for each; sender late by %s at most",
-			rate, count, got, after.Chosen-before.Chosen, after.Queues.Missed-before.Queues.Missed,
-			used/time.Duration(count), late)
+		t.Logf("%d flows/s, %d flows: %s; chosen %d, missed %d; verdicts p50 %v, p99 %v; server %v of a core for each; "+
+			"sender late by %s at most", rate, count, got, after.Chosen-before.Chosen,
+			after.Queues.Missed-before.Queues.Missed, verdicts.part(0.5), verdicts.part(0.99), used/time.Duration(count), late)
 		chosen, arrived := after.Chosen-before.Chosen, 0
 		if _, err := fmt.Sscan(got, &arrived); err != nil || arrived == 0 || arrived > count ||
 			answered != (chosen > 0) || chosen > uint64(count) {

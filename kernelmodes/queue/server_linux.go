@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
@@ -47,6 +48,8 @@ type Server struct {
 	queues, held *nfqueue.Queues // held: of packets that stay, which the kernel looks through at each verdict
 	following    following
 	holding      holding
+
+	took func(packets int, d time.Duration) // gets how long verdicts take; nil: it is not measured
 
 	chosen, unknown, no, limited, undecided, strays, repeated atomic.Uint64
 }
@@ -90,13 +93,13 @@ type FlowStats struct {
 // that began while anyone listened.
 func (s *Server) Start() (err error) {
 	s.startHolding()
-	if s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld); err != nil {
+	if s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld, nil); err != nil {
 		s.endHolding()
 		return err // first, and so nothing is opened for conntrack each time that Await tries
 	}
 	s.following.shares = s.Shares
 	s.following.cannot = s.follow()
-	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide); err != nil {
+	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide, s.took); err != nil {
 		s.endHolding()
 		return errors.Join(err, s.held.Close(), s.unfollow())
 	}

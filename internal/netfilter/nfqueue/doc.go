@@ -2,7 +2,7 @@
 // queue of the kernel (nfnetlink_queue), by netlink and without any library: it goes on with a
 // mark, or is dropped, or stays in the queue until its [Ticket] says what becomes of it.
 //
-// [Open] binds some consecutive queues, each with a socket and a goroutine of its own, so that
+// [Open] binds some consecutive queues, each with a socket and a goroutine of its own, which has a thread, so that
 // with fanout by core they do not wait for each other. Of a packet the kernel copies the headers
 // only. A goroutine reads what there is, decides, and sends all verdicts by one system call.
 // Nothing is allocated for a packet.

@@ -104,9 +104,9 @@ func asks(t *testing.T, network string, ipv6 bool) {
 	wants("1000")
 	d := new(decider)
 	var q *Queues
-	h.DoT(t, func() (err error) { q, err = Open(7, 2, d.decide); return err })
+	h.DoT(t, func() (err error) { q, err = Open(7, 2, d.decide, nil); return err })
 	h.DoT(t, func() error {
-		if _, err := Open(7, 1, d.decide); !errors.Is(err, syscall.EPERM) {
+		if _, err := Open(7, 1, d.decide, nil); !errors.Is(err, syscall.EPERM) {
 			t.Errorf("Open of what another has: %v, want EPERM", err)
 		}
 		return nil
@@ -140,7 +140,7 @@ func TestBroken(t *testing.T) {
 		q, err = Open(7, 2, func(p *Packet) Verdict {
 			p.Ticket.of.errno = syscall.EIO
 			return Verdict{Accept, p.Mark}
-		})
+		}, nil)
 		return err
 	})
 	for range 20 { // the first ones are asked about
@@ -169,7 +169,7 @@ func TestRepeated(t *testing.T) {
 	d, sent := new(decider), make(chan struct{})
 	var q *Queues
 	h.DoT(t, func() (err error) {
-		q, err = Open(7, 2, func(p *Packet) Verdict { <-sent; return d.decide(p) })
+		q, err = Open(7, 2, func(p *Packet) Verdict { <-sent; return d.decide(p) }, nil)
 		return err
 	})
 	c, err := h.Dial(t.Context(), "udp", at(port))
@@ -241,7 +241,7 @@ func TestFull(t *testing.T) {
 	sent := make(chan struct{})
 	var q *Queues
 	h.DoT(t, func() (err error) {
-		q, err = Open(7, 2, func(*Packet) Verdict { <-sent; return Verdict{Accept, 1 << 16} })
+		q, err = Open(7, 2, func(*Packet) Verdict { <-sent; return Verdict{Accept, 1 << 16} }, nil)
 		return err
 	})
 	const flows, wait = 3000, 700 // in each queue
@@ -272,7 +272,7 @@ func TestHold(t *testing.T) {
 	held := make(chan Ticket, 1)
 	var q *Queues
 	h.DoT(t, func() (err error) {
-		q, err = Open(7, 2, func(p *Packet) Verdict { held <- p.Ticket; return Verdict{Action: Hold} })
+		q, err = Open(7, 2, func(p *Packet) Verdict { held <- p.Ticket; return Verdict{Action: Hold} }, nil)
 		return err
 	})
 	answers := make(chan string)
@@ -353,7 +353,7 @@ func TestExtensionHeaders(t *testing.T) {
 	h.DoT(t, func() error { rules(t, true, map[uint32]uint16{1: 1001}); return nil })
 	var q *Queues
 	h.DoT(t, func() (err error) {
-		q, err = Open(7, 2, func(p *Packet) Verdict { return Verdict{Accept, p.Mark | 1<<16} })
+		q, err = Open(7, 2, func(p *Packet) Verdict { return Verdict{Accept, p.Mark | 1<<16} }, nil)
 		return err
 	})
 	for _, test := range []struct {

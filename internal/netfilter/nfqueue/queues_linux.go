@@ -1,6 +1,9 @@
 package nfqueue
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Queues are consecutive queues of this process. Make them by Open.
 type Queues struct{ list []*queue }
@@ -47,12 +50,13 @@ type Ticket struct {
 func (t Ticket) Decide(v Verdict) error { return t.of.decideLate(t.id, v) }
 
 // Open binds the queues from first on. decide says what becomes of a packet, which it must not keep. Each
-// queue calls it on a goroutine of its own. The error wraps syscall.EPERM if we may not, or if another process has one
-// of the queues.
-func Open(first, count uint16, decide func(*Packet) Verdict) (*Queues, error) {
+// queue calls it on a goroutine of its own, which has a thread. took gets how long it was from when some packets were
+// read until the kernel had taken their verdicts, and with them the packets as far as they go at once; nil: it is not
+// measured. The error wraps syscall.EPERM if we may not, or if another process has one of the queues.
+func Open(first, count uint16, decide func(*Packet) Verdict, took func(packets int, d time.Duration)) (*Queues, error) {
 	q := new(Queues)
 	for i := range count {
-		one, err := open(first+i, decide)
+		one, err := open(first+i, decide, took)
 		if err != nil {
 			return nil, errors.Join(err, q.Close())
 		}
