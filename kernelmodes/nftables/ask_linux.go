@@ -20,6 +20,8 @@ const (
 	setNumbered   = "numbered" // bits of a mark: the endpoint
 	setRetried    = "retried"  // addresses: a client that an endpoint refuses is to ask again
 	chainChosen   = "chosen"   // flows that a process has chosen an endpoint for
+
+	setRetriedPorts = "retried-node-ports"
 )
 
 // askHooks come after conntrack, and before nat: a packet leaves a queue for the next base chain.
@@ -28,10 +30,12 @@ var askHooks = map[string]*nft.Hook{
 	"ask-output":     {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 10, New: true},
 }
 
-// refusedHooks are after conntrack, too. Their chains see each packet, and are there only while a Service requests it.
+// refusedHooks come after nat has given answers the address that the client asked (nf_nat_inet_fn: as a packet leaves,
+// or is for this node), since whether that is the node's can be asked of a packet alone. Their chains see each packet,
+// and are there only while a Service requests it.
 var refusedHooks = map[string]*nft.Hook{
-	"refused-prerouting": {Type: "filter", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat - 10},
-	"refused-output":     {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 10},
+	"refused-postrouting": {Type: "filter", Number: unix.NF_INET_POST_ROUTING, Priority: srcnat + 10},
+	"refused-input":       {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: srcnat + 10},
 }
 
 // retries adds the rules that keep the refusals of endpoints from clients that are to ask again, or removes them.
@@ -44,6 +48,8 @@ func (s *shape) retries(t *nft.Table, some bool) {
 		t.SetChain(chain, hook, []nft.Rule{
 			s.rule().RefusesTCP().In(setRetried, nft.OriginalDestination, nft.L4Proto, nft.OriginalPort).Drop().
 				Rule("its client asks again"),
+			s.rule().RefusesTCP().Translated(true).FromLocal().FromLoopback(false).
+				In(setRetriedPorts, nft.L4Proto, nft.OriginalPort).Drop().Rule("so does that of a node port"),
 		})
 	}
 }
@@ -53,6 +59,7 @@ func (s *shape) asks(t *nft.Table) {
 	t.AddSet(nft.Set{Name: setAsked, Key: frontend})
 	t.AddSet(nft.Set{Name: setAskedPorts, Key: frontend[1:]})
 	t.AddSet(nft.Set{Name: setRetried, Key: frontend})
+	t.AddSet(nft.Set{Name: setRetriedPorts, Key: frontend[1:]})
 	t.AddSet(nft.Set{Name: setNumbered, Key: turn[:1], Data: []nft.Field{nft.Address, nft.Port}})
 	queues := nft.Queues{First: s.ask.First, Count: s.ask.Count, Target: s.ask.Target}
 	for chain, hook := range askHooks {

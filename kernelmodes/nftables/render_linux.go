@@ -59,14 +59,14 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		if a.Kind == lb.ClusterIP {
 			u.add(setIPs, nft.Element{Key: nft.Key(a.Addr.Addr())})
 		}
-		set, ask := setServices, setAsked
+		set, ask, retried := setServices, setAsked, setRetried
 		if a.Addr.Addr().IsUnspecified() {
-			set, ask = setNodePorts, setAskedPorts
+			set, ask, retried = setNodePorts, setAskedPorts, setRetriedPorts
 		}
 		if s.ask.Count > 0 { // also without endpoints: the process may keep the packet until there is one
 			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
-			if service.Protocol == lb.TCP && ask == setAsked && service.Requests().RetryRefused == lb.On {
-				u.add(setRetried, nft.Element{Key: key(service.Protocol, a.Addr)})
+			if service.Protocol == lb.TCP && service.Requests().RetryRefused == lb.On {
+				u.add(retried, nft.Element{Key: key(service.Protocol, a.Addr)})
 				u.retries = 1
 			}
 		}

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,8 +55,52 @@ func TestRetryRefused(t *testing.T) {
 			testbed.Eventually(t, "nothing is left of it", func() bool { return n.Stats().Flows.Known == 9+2 })
 			n.resets(&s)
 			n.Sync(plain)
-			if rules := n.Node.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "refused-prerouting") {
+			if rules := n.Node.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "refused-") {
 				t.Error("rules for what nothing requests are left")
+			}
+		})
+	}
+}
+
+// TestRetryRefusedAtNodePorts: so it is for clients from elsewhere and on the node itself that ask at a node port of any
+// address. What refuses at the node itself, on the same port, is heard.
+func TestRetryRefusedAtNodePorts(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(lab.Family(v6), func(t *testing.T) {
+			t.Parallel()
+			n, s, _ := failing(t, v6, true, lb.Policies{RetryRefused: lb.On, OutlierEjection: lb.Off})
+			s.Addresses = append(s.Addresses, lb.Address{Addr: lab.Anywhere(v6, 30080), Kind: lb.NodePort})
+			n.Sync(s)
+			ask := func(from *testbed.Host, to netip.Addr) error {
+				c, err := from.Dial(t.Context(), "tcp", lab.At(to, 30080).String())
+				if err == nil {
+					(&testbed.Talker{T: t, Conn: c}).Echoes()
+					testbed.Check(t, c.Close())
+				}
+				return err
+			}
+			node := lab.Address(n.Node, v6)
+			for i, from := range []*testbed.Host{n.Client, n.Node} {
+				for range 3 {
+					if err := ask(from, node); err != nil {
+						t.Errorf("client %d: %v", i, err)
+					}
+				}
+			}
+			if got := n.Stats().Flows; got.Refused != 2 || got.Retried != 2 {
+				t.Errorf("%+v, want two of six refused, and retried", got)
+			}
+			loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+			if v6 {
+				loopback = netip.IPv6Loopback()
+			}
+			if err := ask(n.Node, loopback); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("at a loopback address: %v, want refused", err)
+			}
+			s.Addresses = s.Addresses[:1]
+			n.Sync(s)
+			if err := ask(n.Client, node); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("without the node port: %v, want refused", err)
 			}
 		})
 	}

@@ -190,7 +190,7 @@ var table = []*Policy{
 	{
 		Word: "retry-refused", Of: tcpOnly, Default: "false",
 		Means: "whether on data path queue a client that an endpoint refuses gets another one, as in user space: it " +
-			"is not reset, and sends again after a second; one that all refuse is reset then. Not at node ports",
+			"is not reset, and sends again after a second; one that all refuse is reset then",
 		Kernel:  "queue",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.RetryRefused }},
 		without: []string{"false"}, lacks: chosen,
