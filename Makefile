@@ -249,6 +249,7 @@ test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debi
 test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
 	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect/addresses,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestAddress')
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,./kernelmodes/kubeproxy,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestIPVS$$')
+	$(call GOTEST,./kernelmodes/queue,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestSCTPRefused$$')
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 40m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)

@@ -68,10 +68,15 @@ func (s *shape) asks(t *nft.Table) {
 			s.rule().Unconfirmed().ToLocal().Loopback(false).In(setAskedPorts, port...).Queue(queues).Rule(""),
 		})
 	}
-	t.SetChain(chainChosen, nil, []nft.Rule{
-		s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)).GotoChain(chainReject).Rule("refused"),
+	refused := func() *nft.Builder { return s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)) }
+	chosen := []nft.Rule{
+		refused().GotoChain(chainReject).Rule("refused"),
 		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule(""),
-	})
+	}
+	if !s.ipv6 { // else the process says so itself: there is no rule that does
+		chosen = append([]nft.Rule{refused().Protocol(unix.IPPROTO_SCTP).RejectProtocol().Rule("refused")}, chosen...)
+	}
+	t.SetChain(chainChosen, nil, chosen)
 }
 
 // number adds or takes away n references to what a number stands for.

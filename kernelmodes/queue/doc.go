@@ -12,11 +12,11 @@
 //
 // What becomes of a flow is heard from conntrack ([Server.Start] listens): it is in flight at its
 // endpoint until both ends have closed, it was reset, or its entry has gone, so that least
-// connections and limits are those of user space. A connection of TCP beyond a limit is reset; an association is
-// not answered: the client sends again. An endpoint that resets the first packet of a
-// connection, or has not answered it in 250 ms, has failed. In the second case the entry is deleted, if there
-// is another endpoint, so that the client's next SYN is asked about again; in the first it is refused, unless its
-// Service has rules drop that (lb.Policies.RetryRefused), so that it sends again.
+// connections and limits are those of user space. A connection of TCP beyond a limit is reset; a client of SCTP hears
+// by ICMP that its protocol is unreachable, which ends an association that is being set up. An endpoint that resets
+// the first packet of a connection, or has not answered it in 250 ms, has failed. In the second case the entry is
+// deleted, if there is another endpoint, so that the client's next SYN is asked about again; in the first it is
+// refused, unless its Service has rules drop that (lb.Policies.RetryRefused), so that it sends again.
 // Whose reset it was the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct):
 // else each client is believed once in an interval (see package lb), and so is one that meets silence, unless the
 // Service has answered it a moment ago: a policy of the network may be silent to it everywhere. One Service, or one

@@ -109,6 +109,8 @@ func (one *flow) repeats(now int64) bool {
 // isUDP reports whether an answer is not to be expected within a time.
 func (k *flowKey) isUDP() bool { return k.protocol == lb.UDP }
 
+func (k *flowKey) isTCP() bool { return k.protocol == lb.TCP }
+
 func (t *flowTable) part(k *flowKey) *flowPart {
 	return &t.parts[maphash.Comparable(flowSeed, *k)%flowParts]
 }

@@ -49,6 +49,7 @@ type waiting struct {
 	flow   lb.Flow
 	id     lb.ID  // of the Service
 	mark   uint32 // of the packet
+	tag    uint32 // so, of SCTP
 	ticket nfqueue.Ticket
 	until  int64
 
@@ -137,8 +138,8 @@ func (s *Server) hold(k *flowKey, f *lb.Flow, p *nfqueue.Packet, soon bool) bool
 		place.End()
 		return false
 	}
-	w := &waiting{key: *k, flow: *f, id: id, mark: p.Mark &^ s.Ask.Mask, ticket: p.Ticket, place: place,
-		until: f.Now + wait}
+	w := &waiting{key: *k, flow: *f, id: id, mark: p.Mark &^ s.Ask.Mask, tag: p.Tag, ticket: p.Ticket,
+		place: place, until: f.Now + wait}
 	w.flow.Tried = nil
 	h.list = append(h.list, w)
 	h.stays(w)
@@ -239,7 +240,7 @@ func (s *Server) over(w *waiting) bool {
 		action, count := nfqueue.Accept, &s.chosen
 		if !s.keep(&w.key, &one) {
 			count = &s.limited
-			action, number = s.refusal(&w.key, lb.ErrServiceLimit, 0)
+			action, number = s.refusal(&w.key, w.tag, lb.ErrServiceLimit, 0)
 		}
 		count.Add(1)
 		s.letGo(w, action, number)
@@ -252,7 +253,7 @@ func (s *Server) over(w *waiting) bool {
 	action := nfqueue.Accept
 	if limits(err) {
 		s.limited.Add(1)
-		action, number = s.refusal(&w.key, err, 0)
+		action, number = s.refusal(&w.key, w.tag, err, 0)
 	}
 	s.letGo(w, action, number)
 	return true

@@ -76,7 +76,7 @@ func (s *Server) pend(k *flowKey, f *lb.Flow, p *nfqueue.Packet, one *flow) (nfq
 		h.full.Add(1)
 	}
 	s.limited.Add(1)
-	return s.refusal(k, err, mark)
+	return s.refusal(k, p.Tag, err, mark)
 }
 
 // stay takes a place for a flow. The error is ErrFull where no more packets may stay, of it or of any.
@@ -91,7 +91,7 @@ func (s *Server) stay(k *flowKey, f *lb.Flow, p *nfqueue.Packet, one *flow, mark
 		s.Balancer.RefuseFull(f)
 		return lb.ErrFull
 	}
-	w := &waiting{key: *k, flow: *f, id: id, mark: mark, ticket: p.Ticket, one: *one}
+	w := &waiting{key: *k, flow: *f, id: id, mark: mark, tag: p.Tag, ticket: p.Ticket, one: *one}
 	w.turn.Wake = func() { h.turns.add(w) }
 	if _, err := s.Balancer.Queue(&w.turn, &w.flow, f.Now); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (s *Server) takeTurns() (next int64) {
 			w.turn.TimedOut()
 			h.expired.Add(1)
 			s.limited.Add(1)
-			action, number := s.refusal(&w.key, lb.ErrQueueFull, 0)
+			action, number := s.refusal(&w.key, w.tag, lb.ErrQueueFull, 0)
 			s.leave(w, action, number)
 		}
 	}
@@ -161,7 +161,7 @@ func (s *Server) takeTurn(w *waiting) {
 	switch {
 	case limits(err):
 		s.limited.Add(1)
-		action, number = s.refusal(&w.key, err, 0)
+		action, number = s.refusal(&w.key, w.tag, err, 0)
 	case waits(err) && s.mayHold(&w.flow):
 		action = nfqueue.Drop // its client sends again, and waits for an endpoint
 	case err == nil:

@@ -156,7 +156,8 @@ func cpu(t *testing.T) time.Duration {
 
 // TestRates: at a rate that does not wait a server chooses for each new flow that finds room in a queue, and the kernel
 // for the rest, and for all without one. It logs how long first packets take from client to endpoint, so that the
-// difference is what asking costs a flow, and how long verdicts alone take, without the time to wake who reads: at -rates 10000,30000 -seconds 2, on an idle machine.
+// difference is what asking costs a flow, and how long verdicts alone take, without the time to wake who reads: at
+// -rates 10000,30000 -seconds 2, on an idle machine.
 func TestRates(t *testing.T) {
 	verdicts := new(took)
 	n := newNodeOf(t, testbed.Config{Pods: 2}, verdicts.add) // the second asks: what comes from outside is masqueraded

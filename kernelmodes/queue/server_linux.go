@@ -48,6 +48,7 @@ type Server struct {
 	queues, held *nfqueue.Queues // held: of packets that stay, which the kernel looks through at each verdict
 	following    following
 	holding      holding
+	unreachable  unreachable
 
 	took func(packets int, d time.Duration) // gets how long verdicts take; nil: it is not measured
 
@@ -92,15 +93,18 @@ type FlowStats struct {
 // error wraps syscall.EPERM. Rules that ask are to be written afterwards: a kernel may have events of those flows only
 // that began while anyone listened.
 func (s *Server) Start() (err error) {
+	_ = s.unreachable.open() // without it clients of SCTP by IPv6 are not answered
 	s.startHolding()
 	if s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld, nil); err != nil {
 		s.endHolding()
+		s.unreachable.close()
 		return err // first, and so nothing is opened for conntrack each time that Await tries
 	}
 	s.following.shares = s.Shares
 	s.following.cannot = s.follow()
 	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide, s.took); err != nil {
 		s.endHolding()
+		defer s.unreachable.close()
 		return errors.Join(err, s.held.Close(), s.unfollow())
 	}
 	if s.following.cannot == nil {
@@ -134,6 +138,7 @@ func (s *Server) Stats() Stats {
 // Close answers what has come, drops what is held, and ends. From then on the kernel chooses, and no flow is in flight.
 func (s *Server) Close() error {
 	s.endHolding()
+	defer s.unreachable.close()
 	return errors.Join(s.queues.Close(), s.held.Close(), s.unfollow())
 }
 
@@ -186,14 +191,14 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 			return v
 		}
 		s.limited.Add(1)
-		v.Action, v.Mark = s.refusal(&k, lb.ErrServiceLimit, v.Mark&^s.Ask.Mask)
+		v.Action, v.Mark = s.refusal(&k, p.Tag, lb.ErrServiceLimit, v.Mark&^s.Ask.Mask)
 		return v
 	case full(err) && holds:
 		v.Action, v.Mark = s.pend(&k, &f, p, &one)
 		return v
 	case limits(err) && !full(err):
 		s.limited.Add(1)
-		v.Action, v.Mark = s.refusal(&k, err, v.Mark)
+		v.Action, v.Mark = s.refusal(&k, p.Tag, err, v.Mark)
 	case !holds && (full(err) || waits(err) && s.mayHold(&f)):
 		if one.failed != nil {
 			if kept, _ := s.following.put(&k, &one, firstLook); kept { // for when it comes from the other queue
@@ -270,15 +275,6 @@ func (s *Server) admit(f *lb.Flow, to *flow) (err error) {
 		return lb.ErrNoService // it has gone since
 	}
 	return err
-}
-
-// refusal returns what becomes of a client beyond a limit, whose packet has a mark: a connection of TCP is reset,
-// unless it could have waited for an endpoint with room. Others are not answered, and ask again.
-func (s *Server) refusal(k *flowKey, err error, mark uint32) (nfqueue.Action, uint32) {
-	if k.protocol == lb.TCP && !full(err) {
-		return nfqueue.Accept, mark | s.Ask.Mask
-	}
-	return nfqueue.Drop, mark
 }
 
 // waits reports whether there is no endpoint, or, without an error, the kernel does not have it yet.

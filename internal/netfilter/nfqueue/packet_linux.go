@@ -18,6 +18,7 @@ type Packet struct {
 	// though the kernel does not know that.
 	Stray bool
 
+	Tag   uint32 // of an association that an INIT of SCTP begins
 	Bytes uint16 // of it, as its header says
 
 	Ticket Ticket // for one that is held
@@ -39,6 +40,7 @@ const (
 	tcpSYN    = 1 << 1
 	sctpChunk = 12 // the kind of the first one
 	sctpINIT  = 1
+	sctpTag   = 16
 )
 
 // parse reads the headers of a packet. It is not ok if it does not show its ports, as where more headers precede them
@@ -84,6 +86,9 @@ func (p *Packet) parse(b []byte) (ok bool) {
 	p.Asked = netip.AddrPortFrom(to, binary.BigEndian.Uint16(b[2:]))
 	p.Stray = p.Protocol == unix.IPPROTO_TCP && b[tcpFlags]&tcpSYN == 0 ||
 		p.Protocol == unix.IPPROTO_SCTP && b[sctpChunk] != sctpINIT
+	if p.Tag = 0; p.Protocol == unix.IPPROTO_SCTP && !p.Stray && len(b) >= sctpTag+4 {
+		p.Tag = binary.BigEndian.Uint32(b[sctpTag:])
+	}
 	return true
 }
 

@@ -319,6 +319,12 @@ func (b *Builder) Reject(reset bool) *Builder {
 	return b.add(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})
 }
 
+// RejectProtocol answers with ICMP's protocol unreachable, which IPv6 has not.
+func (b *Builder) RejectProtocol() *Builder {
+	const unreachable = 2 // RFC 792
+	return b.add(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: unreachable})
+}
+
 // Masquerade makes this node the source, from a port chosen at random.
 func (b *Builder) Masquerade() *Builder { return b.add(&expr.Masq{FullyRandom: true}) }
 
