@@ -25,7 +25,9 @@ func (n *node) asks(s *lb.Service, clients int) (served []chan error, conns []ne
 		served = append(served, c)
 		go func() {
 			conn, err := n.Client.Dial(n.T.Context(), "tcp", s.Addresses[0].Addr.String())
-			conns[i] = conn
+			if conns[i] = conn; err == nil { // else the collector closes what the test does not keep
+				n.T.Cleanup(func() { _ = conn.Close() })
+			}
 			c <- err
 		}()
 		testbed.Eventually(n.T, "it is held", func() bool { return n.Stats().Holds.Held == before+int64(i+1) })
