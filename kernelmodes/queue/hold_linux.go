@@ -29,13 +29,14 @@ type holding struct {
 	mu      sync.Mutex
 	list    []*waiting // that have no endpoint, as they came
 	pending pending
-	by      map[flowKey]bool
+	by      map[flowKey]*waiting
 	tally   tally
 	next    int64 // when the first of the list has waited for long enough
 
 	ended                atomic.Bool
 	held                 atomic.Int64
 	holds, full, expired atomic.Uint64
+	left                 atomic.Uint64
 	lacks                lacks
 
 	wake, stop chan struct{}
@@ -58,7 +59,10 @@ type waiting struct {
 	// Where none has room.
 	turn lb.Waiter
 	one  flow
-	at   int // in pending; -1: it is not there any more
+	at   int   // in pending; -1: it is not there any more
+	due  int64 // when it is looked at
+
+	came, heard int64 // when its client sent its first packet, for the first time and for the last
 }
 
 // startHolding begins to let packets go.
@@ -97,15 +101,19 @@ func (s *Server) Wake() {
 	}
 }
 
-// waits reports whether the first packet of a flow stays already: the client has sent another.
-func (s *Server) waits(k *flowKey) bool {
+// waits reports whether the first packet of a flow stays already: the client has sent another, and so waits still.
+func (s *Server) waits(k *flowKey, now int64) bool {
 	h := &s.holding
 	if h.held.Load() == 0 {
 		return false
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.by[*k]
+	w := h.by[*k]
+	if w != nil {
+		w.heard = now
+	}
+	return w != nil
 }
 
 // mayHold reports whether a packet may stay for which there is no endpoint.
@@ -160,9 +168,9 @@ func (h *holding) room(of *shares.Shares, id lb.ID, k *flowKey, p *nfqueue.Packe
 // stays counts a packet that stays. The caller holds mu.
 func (h *holding) stays(w *waiting) {
 	if h.by == nil {
-		h.by = make(map[flowKey]bool)
+		h.by = make(map[flowKey]*waiting)
 	}
-	h.by[w.key] = true
+	h.by[w.key] = w
 	h.tally.add(w.id, w.key.host(), 1)
 	h.holds.Add(1)
 	h.held.Add(1)

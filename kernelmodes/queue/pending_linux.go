@@ -3,6 +3,7 @@ package queue
 import (
 	"container/heap"
 	"sync"
+	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
 	"github.com/sluice-lb/sluice/lb"
@@ -11,13 +12,22 @@ import (
 // Where each endpoint has as many connections as it may, the first packet of a flow stays in the kernel, and its client
 // has a place in the queue of its Service (lb.Waiter), which it shares with clients in user space: who ends a
 // connection gives its place to the one that came first. A client of TCP that has waited for long enough, or for which
-// there is no place, is reset. One that has left meanwhile is not heard of: its packet goes on in its turn.
+// there is no place, is reset. One that has left meanwhile says nothing, but does not send its first packet again: then
+// that is dropped.
 
-// pending are the flows that wait so, the first that will have waited for long enough before the others.
+// firstAgain is how long a client is taken to wait that has not sent its first packet again. It does so after a second,
+// by RFC 6298, or three, and after twice as long each time.
+const firstAgain = int64(4 * time.Second)
+
+// leaves returns when a client is taken to have left unless it sends again: when of its next two packets neither has
+// come, of which one may be lost.
+func (w *waiting) leaves() int64 { return w.came + 4*(w.heard-w.came) + firstAgain }
+
+// pending are the flows that wait so, the first that is to be looked at before the others.
 type pending []*waiting
 
 func (p pending) Len() int           { return len(p) }
-func (p pending) Less(i, k int) bool { return p[i].until < p[k].until }
+func (p pending) Less(i, k int) bool { return p[i].due < p[k].due }
 func (p pending) Swap(i, k int) {
 	p[i], p[k] = p[k], p[i]
 	p[i].at, p[k].at = i, k
@@ -97,6 +107,8 @@ func (s *Server) stay(k *flowKey, f *lb.Flow, p *nfqueue.Packet, one *flow, mark
 		return err
 	}
 	_, w.until = w.turn.Since()
+	w.came, w.heard = f.Now, f.Now
+	w.due = min(w.until, w.leaves())
 	h.stays(w)
 	if heap.Push(&h.pending, w); w.at == 0 {
 		notify(h.turns.come)
@@ -117,10 +129,15 @@ func (s *Server) takeTurns() (next int64) {
 	}
 	for now := s.Now(); len(h.pending) > 0; {
 		switch w := h.pending[0]; {
-		case w.until > now:
-			return w.until
+		case w.due > now:
+			return w.due
 		case w.turn.Served():
 			s.takeTurn(w)
+		case w.until > now && w.leaves() > now: // it has sent again
+			w.due = min(w.until, w.leaves())
+			heap.Fix(&h.pending, 0)
+		case w.until > now:
+			s.hasLeft(w)
 		default:
 			w.turn.TimedOut()
 			h.expired.Add(1)
@@ -135,7 +152,10 @@ func (s *Server) takeTurns() (next int64) {
 // takeTurn lets a packet go whose turn has come. Without a choice the Balancer is asked again: the endpoints are
 // others, or there is no limit any more.
 func (s *Server) takeTurn(w *waiting) {
-	w.flow.Now = s.Now()
+	if w.flow.Now = s.Now(); w.leaves() <= w.flow.Now {
+		s.hasLeft(w)
+		return
+	}
 	choice := w.turn.Turn()
 	var number uint32
 	var err error
@@ -170,6 +190,12 @@ func (s *Server) takeTurn(w *waiting) {
 		s.no.Add(1)
 	}
 	s.leave(w, action, number)
+}
+
+// hasLeft drops the packet of a client that has left. If it has not, it sends again, and waits anew.
+func (s *Server) hasLeft(w *waiting) {
+	s.holding.left.Add(1)
+	s.leave(w, nfqueue.Drop, 0)
 }
 
 // leave ends the wait of a packet, and what its flow has still. The caller holds h.mu.

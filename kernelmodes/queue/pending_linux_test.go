@@ -131,6 +131,32 @@ func TestPendingChanges(t *testing.T) {
 	testbed.Check(t, first.Close())
 }
 
+// TestPendingLeft: a client that does not send again has left, and its place goes to the next one, which does, and
+// keeps its own.
+func TestPendingLeft(t *testing.T) {
+	t.Parallel()
+	n, s, first := limited(t, false, lb.Policies{QueueTimeout: int64(time.Hour), MaxPendingConnections: 2})
+	n.send(n.raw(n.Client), lab.At(n.Client.Addr4, 20000), s.Addresses[0].Addr, 2, 0)
+	testbed.Eventually(t, "it waits", func() bool { return n.Stats().Holds.Held == 1 })
+	served, _ := n.asks(&s, 1)
+	if _, err := n.dial(&s, testbed.Patience); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a third: %v, want refused", err)
+	}
+	testbed.Eventually(t, "it has left", func() bool { return n.Stats().Holds.Left == 1 })
+	again, _ := n.asks(&s, 1) // and there is a place
+	if got := n.Stats().Holds; got.Left != 1 || got.Held != 2 || len(served[0]) > 0 {
+		t.Errorf("%+v, want one that has left, and two that wait", got)
+	}
+	testbed.Check(t, first.Close())
+	testbed.Check(t, <-served[0])
+	s.Policies = &lb.Policies{}
+	n.Sync(s)
+	testbed.Check(t, <-again[0])
+	if got := n.Stats(); got.Holds.Held != 0 || got.Chosen != 3 {
+		t.Errorf("%+v, want three chosen", got)
+	}
+}
+
 // TestPendingShare: one client cannot have all packets that may stay, and another one waits beside it.
 func TestPendingShare(t *testing.T) {
 	t.Parallel()
@@ -146,12 +172,12 @@ func TestPendingShare(t *testing.T) {
 	}
 	testbed.Eventually(t, "each is judged", func() bool {
 		got := n.Stats().Holds
-		return got.Held == most && got.Lacks.Client == most
+		return got.All == most && got.Lacks.Client == most
 	})
 	go func() {
 		if c, err := n.Pods[0].Dial(t.Context(), "tcp", s.Addresses[0].Addr.String()); err == nil {
 			_ = c.Close()
 		}
 	}()
-	testbed.Eventually(t, "another has its place", func() bool { return n.Stats().Holds.Held == most+1 })
+	testbed.Eventually(t, "another has its place", func() bool { return n.Stats().Holds.All == most+1 })
 }

@@ -75,6 +75,7 @@ type HoldStats struct {
 	Full    uint64 // could not: as many of the Service did as it allows
 	Lacks   Lacks  // could not for other reasons
 	Expired uint64 // have gone on without an endpoint, or were refused since none had room for too long
+	Left    uint64 // were dropped, since their client had left while none had room
 }
 
 // FlowStats count what is known of flows that the kernel forwards.
@@ -122,7 +123,7 @@ func (s *Server) Stats() Stats {
 		Flows: FlowStats{Known: f.known.Load(), Lacks: f.full.load(), Answered: f.answered.Load(),
 			Refused: f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
 		Holds: HoldStats{Held: h.held.Load(), All: h.holds.Load(), Full: h.full.Load(), Expired: h.expired.Load(),
-			Lacks: h.lacks.load()},
+			Left: h.left.Load(), Lacks: h.lacks.load()},
 	}
 	held := s.held.Stats()
 	stats.Queues.Missed += held.Missed
@@ -154,7 +155,7 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(),
 	}
 	k := keyOf(f.Frontend.Protocol, p.Client, p.Asked)
-	if s.waits(&k) {
+	if s.waits(&k, f.Now) {
 		return nfqueue.Verdict{Action: nfqueue.Drop}
 	}
 	v := nfqueue.Verdict{Action: nfqueue.Accept, Mark: p.Mark &^ s.Ask.Mask}

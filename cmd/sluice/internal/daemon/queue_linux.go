@@ -161,7 +161,8 @@ func (q *queues) stats() (m metrics.Queue) {
 		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
 		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
 		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired,
-		NotHeld: metrics.Lacks(s.Holds.Lacks)}
+		HoldLeft: s.Holds.Left,
+		NotHeld:  metrics.Lacks(s.Holds.Lacks)}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.

@@ -310,9 +310,9 @@ type Queue struct {
 	NotFollowed                       Lacks
 	Refused, Silent, Retried, Unheard uint64
 
-	Held                       int64
-	Holds, HoldFull, HoldEnded uint64
-	NotHeld                    Lacks
+	Held                                 int64
+	Holds, HoldFull, HoldEnded, HoldLeft uint64
+	NotHeld                              Lacks
 
 	Numbered, Unnumbered int // endpoints
 }
@@ -357,9 +357,10 @@ func (s scrape) queue(n Queue) {
 	s.gauge("sluice_queue_held_packets", "First packets on data path queue that stay there since no endpoint of their "+
 		"Service is ready (annotation sluice.io/hold), or has room (sluice.io/queue-timeout).", float64(n.Held))
 	s.counters("sluice_queue_holds_total", "First packets on data path queue that had to stay since no endpoint was "+
-		"ready, or had room, by result: held (also those that stay no longer), of these expired (refused after that), "+
-		"and full (refused at once: as many stayed as the Service allows).", "result",
-		[]reading{{"held", n.Holds}, {"expired", n.HoldEnded}, {"full", n.HoldFull}})
+		"ready, or had room, by result: held (also those that stay no longer), of these expired (refused after that) "+
+		"and left (dropped while none had room, since their client does not send again), and full (refused at once: "+
+		"as many stayed as the Service allows).", "result",
+		[]reading{{"held", n.Holds}, {"expired", n.HoldEnded}, {"left", n.HoldLeft}, {"full", n.HoldFull}})
 	s.counters("sluice_queue_not_held_total", "First packets on data path queue that could not stay, by whose "+
 		"share was full: that of all together (or the packet is long), or of the client, or of the Service. They were "+
 		"refused.", "share", n.NotHeld.readings())

@@ -25,7 +25,8 @@ forwarded packet by packet there are none of drain, hold, idle-timeout, duration
 no queue; on systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections,
 and none of tcp-keepalive and tcp-user-timeout. On data path queue a client of SCTP beyond a limit, or that has waited
 for long enough, hears by ICMP that its protocol is unreachable, in place of being reset, and one that leaves while it
-waits is not heard of. Limits are those of each node, for each port of a
+waits for an endpoint with room keeps its place until it has not sent again for 4 s and three times as long as it had
+waited by then. Limits are those of each node, for each port of a
 Service and each address family: with N nodes a Service has N times as much. How often a client has opened connections is forgotten
 by an upgrade. What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
 nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
