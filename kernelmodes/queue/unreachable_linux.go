@@ -50,7 +50,7 @@ func (u *unreachable) close() {
 	}
 }
 
-// tell tells the client of a flow, whose INIT had a tag. It allocates nothing, and does not wait.
+// tell tells the client of a flow, whose INIT had a tag. It does not wait.
 func (u *unreachable) tell(client, asked netip.AddrPort, tag uint32, now int64) {
 	if !u.can || !u.allows(now) {
 		return
