@@ -239,9 +239,10 @@ func TestAttempts(t *testing.T) {
 		mend()
 	}
 	testbed.Check(t, <-served)
-	testbed.Eventually(t, "it is in flight", func() bool {
+	// The client may hear of it before conntrack's event comes.
+	testbed.Eventually(t, "it is answered, and in flight", func() bool {
 		got := n.inFlight(&s)
-		return got[0]+got[1]+got[2] == 1
+		return n.Stats().Flows.Answered == 1 && got[0]+got[1]+got[2] == 1
 	})
 	view, _ := n.Balancer.View(s.ID)
 	for _, b := range view.Stats.Backends {
@@ -266,7 +267,8 @@ func TestAloneAndSilent(t *testing.T) {
 	n.awaits(&s, 1)
 	mend()
 	testbed.Check(t, <-served)
-	if got := n.Stats(); got.Chosen != 1 || got.Flows.Retried != 0 || got.Flows.Answered != 1 {
+	testbed.Eventually(t, "it is answered", func() bool { return n.Stats().Flows.Answered == 1 })
+	if got := n.Stats(); got.Chosen != 1 || got.Flows.Retried != 0 {
 		t.Errorf("%+v, want one chosen, and answered", got)
 	}
 }
