@@ -123,7 +123,7 @@ func (m *many) measure(program, mode string, server *testbed.Process) (all []fig
 	served, ok := m.answered(last, scale.limit, func(string) bool { return true })
 	if !ok {
 		m.t.Logf("%s: not served within %v", program, scale.limit)
-		return nil
+		return []figure{{"most memory MiB", m.status("VmHWM")}}
 	}
 	// The kernel has let clients through that came before the rules, and for two minutes does the same to any
 	// that has the port of one of them (nf_conntrack_tcp_timeout_syn_sent).
