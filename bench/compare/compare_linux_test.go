@@ -250,7 +250,8 @@ func TestPair(t *testing.T) {
 	o := options{sluice: build(t), rounds: 2}
 	testbed.Check(t, o.addBuild("again="+build(t)))
 	for _, wrong := range []options{{paired: "short", also: o.also}, {paired: "rr-0", also: o.also},
-		{paired: "services-1", also: o.also}, {paired: "rr-1,services-2", also: o.also}, {paired: "services-2"}, {paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}} {
+		{paired: "services-1", also: o.also}, {paired: "rr-1,services-2", also: o.also}, {paired: "services-2"},
+		{paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}} {
 		if _, status, err := run(wrong); status != 2 || err == nil {
 			t.Errorf("%s, %d starts, %d other builds: status %d, %v", wrong.paired, wrong.rounds, len(wrong.also),
 				status, err)
