@@ -60,7 +60,7 @@ func (sh *shard) lighter() (to *shard) {
 	mine := sh.load()
 	least := mine
 	for _, other := range sh.srv.shards {
-		if n := other.load(); n < least {
+		if n := other.load(); n < least && other.mayDial() {
 			to, least = other, n
 		}
 	}
@@ -68,6 +68,11 @@ func (sh *shard) lighter() (to *shard) {
 		return nil
 	}
 	return to
+}
+
+// mayDial reports whether the shard may dial for one more: the bound of dials holds for what others accept, too.
+func (sh *shard) mayDial() bool {
+	return sh.count.Dialling.Load()+sh.spread.coming.Load() < int64(sh.MaxDials)
 }
 
 // load is how many connections the shard has, or has been given. Any goroutine may ask.

@@ -32,6 +32,7 @@ func TestSpread(t *testing.T) {
 	if moved == 0 || moved > clients/2+clients/8 {
 		t.Errorf("%d of %d connections have been moved", moved, clients)
 	}
+	p.eventually("they are settled", func(Stats) bool { return !p.settling() })
 	for range 4 * lastingShare * len(p.shards) {
 		c := p.dial()
 		exchange(t, c)
@@ -46,12 +47,32 @@ func TestSpread(t *testing.T) {
 		}
 	})
 	moved = p.Stats().Spread
-	for range clients {
+	for range clients / 4 { // before one of them has lasted
 		exchange(t, p.dial())
 	}
 	if now := p.Stats().Spread; now != moved {
 		t.Errorf("%d connections have been moved after short ones", now-moved)
 	}
+}
+
+// TestSpreadHasRoom: a loop with as many dials as may be gets no clients of another.
+func TestSpreadHasRoom(t *testing.T) {
+	p := startProxy(t, func(s *Server) { s.MaxDials = 4 }, echoing(t))
+	exchange(t, p.dial())
+	from, to := p.shards[0], p.shards[1]
+	if from.load() == 0 {
+		from, to = to, from
+	}
+	check(t, from.Loop.Do(func() {
+		if from.lighter() != to {
+			t.Error("a loop with a connection keeps the next, beside one without any")
+		}
+		to.count.Dialling.Add(4)
+		if from.lighter() != nil {
+			t.Error("a loop gets a client that has no room for its dial")
+		}
+		to.count.Dialling.Add(-4)
+	}))
 }
 
 // TestSpreadWhileHalted: a client that is on its way to another loop when all is handed over is not lost.
