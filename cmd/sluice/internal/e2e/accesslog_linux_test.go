@@ -213,9 +213,7 @@ func TestAccessLog(t *testing.T) {
 	long := open(lab.WebAddr)
 	long.Echoes()
 	opened := time.Now() // it is accepted by now
-	before := l.Process
-	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
-	<-before.Done()
+	l.HandOver(args...)
 	long.Echoes()
 	age := time.Since(opened)
 	_ = long.Conn.Close()

@@ -65,9 +65,7 @@ func (l looker) handOverTwice(args []string, passThrough func()) {
 	l.T.Helper()
 	for range 2 {
 		passThrough()
-		before := l.Process
-		l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
-		<-before.Done()
+		l.HandOver(args...)
 		passThrough()
 	}
 }

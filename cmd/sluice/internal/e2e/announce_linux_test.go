@@ -214,28 +214,25 @@ func TestPROXYIsRead(t *testing.T) {
 	if name, err := lab.Who(l.Client, "10.96.0.83:80"); name != "pod-0" || err != nil {
 		t.Errorf("the server that speaks first: %q, %v", name, err)
 	}
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer stop()
 	for address := range services {
 		clients.Go(func() {
-			for {
-				select {
-				case <-stop:
+			for ctx.Err() == nil {
+				a := open(address)
+				if a == nil {
 					return
-				default:
 				}
-				if a := open(address); a != nil {
-					_ = a.Close()
-				}
+				_ = a.Close()
 			}
 		})
 	}
 	for range 3 {
-		before := l.Process
-		l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", socket))
-		<-before.Done()
+		l.HandOver("--handover-socket", socket)
 	}
-	close(stop)
+	stop()
 	clients.Wait()
 	for _, a := range held {
 		if err := a.ask(); err != nil {
@@ -280,9 +277,7 @@ func TestPROXYOfDatagrams(t *testing.T) {
 				}
 			}
 		}
-		before := l.Process
-		l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", socket))
-		<-before.Done()
+		l.HandOver("--handover-socket", socket)
 	}
 	log := server.Log.String()
 	for _, from := range askers {

@@ -167,10 +167,7 @@ func TestAuto(t *testing.T) {
 		t.Error("there was no load")
 	}
 
-	before := a.moving.Process
-	a.moving.Launch(a.moving.Command(append([]string{"--manifests", a.moving.Dir, "--proxy-mode", "auto"},
-		a.flags...)...))
-	<-before.Done()
+	a.moving.HandOver(append([]string{"--proxy-mode", "auto"}, a.flags...)...)
 	a.moves = 0
 	a.on("queue", "policy", saysLC, 0)
 	a.moving.Signal(syscall.SIGTERM)

@@ -156,9 +156,7 @@ func TestPostgreSQL(t *testing.T) {
 	// a thread each: to connect blocks one
 	all := p.bench("10.96.0.54", "-n", "-S", "-C", "-c", "100", "-j", "100", "-t", "4")
 	l.Eventually("clients wait", func() bool { return l.Metric("sluice_tcp_queued_connections") > 0 })
-	before := l.Process
-	l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", socket))
-	<-before.Done()
+	l.HandOver("--handover-socket", socket)
 	if log := all.expect(0); !strings.Contains(log, "processed: 400/400") || strings.Contains(log, "FATAL") {
 		t.Errorf("pgbench: %s", log)
 	}

@@ -105,9 +105,7 @@ func TestDrain(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 
-	before := l.Process
-	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, serving...)...))
-	<-before.Done()
+	l.HandOver(serving...)
 	elsewhere("after a hand-over")
 
 	l.run("drain", pods[0]+":8080", "--service", "default/web", "--deadline", "2s")

@@ -111,11 +111,7 @@ func TestSeeInside(t *testing.T) {
 	l.tables()
 	l.changes()
 
-	before := l.Process
-	l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", filepath.Join(run, "handover.sock"),
-		"--hostname-override",
-		"node-1"))
-	<-before.Done()
+	l.HandOver("--handover-socket", filepath.Join(run, "handover.sock"), "--hostname-override", "node-1")
 	held.Echoes()
 	next := agree()
 	l.connection(held, time.Since(opened))

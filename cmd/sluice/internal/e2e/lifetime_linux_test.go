@@ -106,9 +106,7 @@ func TestLifetimeComesWithUpgrade(t *testing.T) {
 	}
 	end := v.come(5)
 	defer end()
-	before := v.Process
-	v.Launch(v.Command("--manifests", v.Dir, "--handover-socket", socket))
-	<-before.Done()
+	v.HandOver("--handover-socket", socket)
 	v.Eventually("every jump has the match", func() bool {
 		for line := range strings.Lines(save()) {
 			if !strings.HasPrefix(line, "-A SLUICE") && strings.Contains(line, "-j SLUICE") && !leaseMatch.MatchString(line) {

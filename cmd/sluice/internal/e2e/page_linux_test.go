@@ -79,9 +79,7 @@ func TestPage(t *testing.T) {
 	first := history()[0].Time
 	again := func(page string) {
 		t.Helper()
-		before := l.Process
-		l.Launch(l.Command(append([]string{"--manifests", l.Dir, "--page", page}, flags...)...))
-		<-before.Done()
+		l.HandOver(append([]string{"--page", page}, flags...)...)
 	}
 	again("always")
 	l.Eventually("the samples cross the hand-over", func() bool {

@@ -48,9 +48,7 @@ func TestQueueFollows(t *testing.T) {
 	}
 	evenly("six connections are three and three", 3)
 
-	before := l.Process
-	l.Launch(l.Command(append([]string{"--manifests", l.Dir, "--proxy-mode", l.Mode}, flags...)...))
-	<-before.Done()
+	l.HandOver(append([]string{"--proxy-mode", l.Mode}, flags...)...)
 	for _, c := range held {
 		c.Echoes()
 	}

@@ -220,9 +220,7 @@ func TestChangesUnderLoad(t *testing.T) {
 			"sluice.io/scheduler: "+schedulers[i%len(schedulers)]+"\n    sluice.io/"+harmless[i%len(harmless)],
 			1+i%3, 1+i%2, i%5)
 		if i%30 == 29 {
-			before := l.Process
-			l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", socket))
-			<-before.Done()
+			l.HandOver("--handover-socket", socket)
 		}
 	}
 	stop.Store(true)

@@ -57,9 +57,7 @@ func TestWatch(t *testing.T) {
 	has("ServiceAdded", "web")
 	l.Write("web2.yaml", testbed.ServiceManifest("web2", "10.96.0.67:80", "TCP", ""))
 	has("ServiceAdded", "web2")
-	before := l.Process
-	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, serving...)...))
-	<-before.Done()
+	l.HandOver(serving...)
 	has("TookOver", "")
 	l.Write("web3.yaml", testbed.ServiceManifest("web3", "10.96.0.68:80", "TCP", ""))
 	has("ServiceAdded", "web3")

@@ -122,7 +122,7 @@ func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took
 		ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 		defer cancel()
 		var problems error
-		_, problems, took = Take(ctx, x, heir, new(Listeners), func(time.Duration) {})
+		_, problems, took = Take(ctx, x, heir, new(Listeners), func() {}, func(time.Duration) {})
 		if problems != nil {
 			w.t.Logf("problems: %v", problems)
 		}

@@ -115,8 +115,11 @@ func newSocket() (int, error) {
 	return unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 }
 
+// Close ends the connections that have not been accepted. The file stays.
+func (s *Socket) Close() { _ = s.file.Close() }
+
 // Remove removes the socket's file, unless another process has put its own in its
-// place. The socket itself stays until the process ends.
+// place. The socket itself stays until Close.
 func (s *Socket) Remove() {
 	var st unix.Stat_t
 	if unix.Stat(s.path, &st) == nil && st.Ino == s.ino {

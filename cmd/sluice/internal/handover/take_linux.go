@@ -44,9 +44,10 @@ type taker struct {
 
 // Take takes everything over from the process at the other end. After nil it is e's, and in
 // motion; what could not be had of it is in problems. After an error the running process has
-// it all still, or has ended (ErrGone) before anything was given. frozen is passed the pause
+// it all still, or has ended (ErrGone) before anything was given. taken is called when everything
+// is ours, before the other process hears so, and may end. frozen is passed the pause
 // of each connection and flow. It is called by many goroutines at once.
-func Take(ctx context.Context, ch *Channel, e *State, l *Listeners,
+func Take(ctx context.Context, ch *Channel, e *State, l *Listeners, taken func(),
 	frozen func(time.Duration)) (report Report, problems, err error) {
 	start := time.Now()
 	t := &taker{ch: ch, token: token{-1}, offers: make(map[uint32]tcp.Frozen)}
@@ -70,6 +71,7 @@ func Take(ctx context.Context, ch *Channel, e *State, l *Listeners,
 		t.giveUp(err)
 		return Report{}, nil, fmt.Errorf("take over from the running process: %w", err)
 	}
+	taken()
 	_ = ch.try(committedMsg, nil) // the other side would find the token gone anyway
 	report, problems = t.adopt(e, l, frozen)
 	if ended {

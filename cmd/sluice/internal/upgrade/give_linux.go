@@ -23,11 +23,16 @@ const (
 	noticePause = 20 * time.Millisecond
 )
 
-// errStopping is why a process that is to end does not hand over.
-var errStopping = errors.New("the running process is stopping")
+var (
+	// errStopping is why a process that is to end does not hand over.
+	errStopping = errors.New("the running process is stopping")
+	errBusy     = errors.New("the running process is starting, handing over already, or stopping")
+)
 
-// handleRequests accepts processes that take over, and requests to upgrade.
+// handleRequests accepts processes that take over, and requests to upgrade. Those that still wait when it ends look
+// for who serves then.
 func (u *Upgrader) handleRequests(ctx context.Context) {
+	defer u.socket.Close()
 	for {
 		ch, err := u.socket.Accept(ctx)
 		if err == nil {
@@ -56,20 +61,35 @@ func (u *Upgrader) handleRequest(ctx context.Context, ch *handover.Channel) erro
 		ch.Close()
 		return nil
 	case err != nil:
-		_ = ch.Fail(err)
+		u.refuse(ch, err)
 		return err
 	case hello.Upgrade:
 		err = u.handOver("request", u.giveChild, ch.Upgraded)
 	default:
-		err = u.handOver("take-over", func() (handover.Report, error) {
-			return handover.Give(context.Background(), ch, hello, u.state, &u.listeners)
-		}, func(int) { notify.Left(u.log) })
+		select {
+		case u.giving <- struct{}{}:
+			err = u.give("take-over", func() (handover.Report, error) {
+				return handover.Give(context.Background(), ch, hello, u.state, &u.listeners)
+			}, func(int) { notify.Left(u.log) })
+		case <-ctx.Done():
+			err = errBusy
+		}
 	}
 	if err != nil {
-		_ = ch.Fail(err) // once more after Give, which the other side does not read
+		u.refuse(ch, err) // once more after Give, which the other side does not read
 	}
 	ch.Close()
 	return nil
+}
+
+// refuse reports an error to the other side, unless that is to look for another process, which has everything now.
+func (u *Upgrader) refuse(ch *handover.Channel, err error) {
+	select {
+	case <-u.done:
+		ch.Close()
+	default:
+		_ = ch.Fail(err)
+	}
 }
 
 // Upgrade starts the program anew and hands over to it, of which it logs the result. Without
@@ -78,14 +98,19 @@ func (u *Upgrader) Upgrade(trigger string) error {
 	return u.handOver(trigger, u.giveChild, func(int) {})
 }
 
-// handOver calls give, unless a hand-over is under way or has succeeded. On success done is
-// called with the process that serves now, and Done is closed; else this one serves on.
+// handOver is give, unless a hand-over is under way or has succeeded.
 func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error), done func(pid int)) error {
 	select {
 	case u.giving <- struct{}{}:
+		return u.give(trigger, give, done)
 	default:
-		return errors.New("the running process is starting, handing over already, or stopping")
+		return errBusy
 	}
+}
+
+// give calls give. On success done is called with the process that serves now, and Done is closed; else this one serves
+// on. The caller has the token of giving, which is given back then.
+func (u *Upgrader) give(trigger string, give func() (handover.Report, error), done func(pid int)) error {
 	r, err := give()
 	if err != nil {
 		<-u.giving
@@ -102,6 +127,7 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 	done(r.Peer)
 	u.log.Info("handed over; this process ends", report(r)...)
 	close(u.done)
+	u.cancel()
 	return nil
 }
 

@@ -52,6 +52,7 @@ type Upgrader struct {
 	stop       context.CancelFunc
 	socketPath string
 	socket     *handover.Socket
+	deaf       error // why there is no socket
 	cancel     context.CancelFunc
 	background sync.WaitGroup
 }
@@ -130,17 +131,7 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
-	ch := u.from
-	u.from = nil // from here on what we call reports errors to the other side
-	if ch == nil {
-		if ch, err = handover.Dial(u.socketPath); err != nil {
-			return false, err
-		}
-	}
-	r, problems, err := handover.Report{}, error(nil), handover.ErrGone
-	if ch != nil {
-		r, problems, err = handover.Take(ctx, ch, s, &u.listeners, u.metrics.Frozen)
-	}
+	r, problems, err := u.take(ctx, s)
 	switch {
 	case errors.Is(err, handover.ErrGone):
 		u.log.Warn("the running process has ended meanwhile; starting as if there had been none", zap.Error(err))
@@ -158,6 +149,38 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 	return true, nil
 }
 
+// take takes over from the parent process, or from the one at the handover socket: from another one if that has handed
+// over to it while we waited.
+func (u *Upgrader) take(ctx context.Context, s *handover.State) (r handover.Report, problems, err error) {
+	ch := u.from
+	u.from = nil // from here on what we call reports errors to the other side
+	err = handover.ErrGone
+	for {
+		if ch == nil && u.socketPath != "" {
+			var failed error
+			if ch, failed = handover.Dial(u.socketPath); failed != nil {
+				return r, nil, failed
+			}
+		}
+		if ch == nil {
+			return r, nil, err
+		}
+		r, problems, err = handover.Take(ctx, ch, s, &u.listeners, u.listen, u.metrics.Frozen)
+		if !errors.Is(err, handover.ErrGone) {
+			return r, problems, err
+		}
+		ch = nil
+	}
+}
+
+// listen makes the handover socket, if it is not there. Who has taken over makes it before the other process ends, so
+// that the next one finds either. It waits until Serve.
+func (u *Upgrader) listen() {
+	if u.socketPath != "" && u.socket == nil {
+		u.socket, u.deaf = handover.Listen(u.socketPath)
+	}
+}
+
 // report is what both sides log of a hand-over.
 func report(r handover.Report) []zap.Field {
 	return []zap.Field{zap.Int("peer", r.Peer), zap.Int("tcp_connections", r.Conns), zap.Int("tcp_copied", r.Copied),
@@ -172,15 +195,11 @@ func (u *Upgrader) Serve(s *handover.State, failed func(error)) {
 	<-u.giving
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
-	if u.socketPath != "" {
-		var err error
-		if u.socket, err = handover.Listen(u.socketPath); err != nil {
-			// What was taken over is served anyway.
-			u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it",
-				zap.Error(err))
-		} else {
-			u.background.Go(func() { u.handleRequests(ctx) })
-		}
+	if u.listen(); u.socket != nil {
+		u.background.Go(func() { u.handleRequests(ctx) })
+	} else if u.deaf != nil { // what was taken over is served anyway
+		u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it",
+			zap.Error(u.deaf))
 	}
 	if err := u.pid.commit(); err != nil {
 		u.log.Error("the PID file is not written", zap.Error(err))

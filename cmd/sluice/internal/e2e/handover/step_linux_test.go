@@ -61,6 +61,9 @@ func (s *spy) run() {
 		if err == nil && unix.Connect(giver, &unix.SockaddrUnix{Name: s.to}) == nil {
 			s.relay(giver, taker)
 		}
+		if s.count > 0 {
+			_ = unix.Shutdown(s.ln, unix.SHUT_RDWR) // as that of a process that has ended: a successor looks again
+		}
 		_ = unix.Close(giver)
 		_ = unix.Close(taker)
 	}

@@ -196,6 +196,21 @@ func (l *Lab) Launch(cmd *testbed.Cmd) {
 	}
 }
 
+// HandOver runs the program anew with the lab's folder, to take over from the one that runs, and waits for the end of
+// that. If it does not end, both say what their goroutines do.
+func (l *Lab) HandOver(args ...string) {
+	l.T.Helper()
+	before := l.Process
+	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
+	select {
+	case <-before.Done():
+	case <-time.After(testbed.Patience):
+		before.Stop(syscall.SIGQUIT)
+		l.Process.Stop(syscall.SIGQUIT)
+		l.T.Fatalf("the process before has not ended: %s", l.Log.String())
+	}
+}
+
 // Signal sends a signal to the program.
 func (l *Lab) Signal(s syscall.Signal) { l.Process.Signal(s) }
 
