@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -38,5 +39,26 @@ func TestManyChains(t *testing.T) {
 	verify(t, x, true)
 	if got, err := x.rules(t.Context(), ""); err != nil || len(got) != many {
 		t.Errorf("%d chains with rules, want %d: %v", len(got), many, err)
+	}
+}
+
+// TestLookWhileHashesGrow: what the kernel gives of a set while it has its hash grow, some elements twice, is not what
+// another program has made of it.
+func TestLookWhileHashesGrow(t *testing.T) {
+	testbed.NewHostsT(t, "host")[0].Enter(t)
+	for round := range 200 {
+		x := &Table{Name: "grows"}
+		for i := range 20 {
+			x.AddSet(Set{Name: fmt.Sprint("set-", i), Key: []Field{Address, Protocol, Port}, Data: []Field{Port}})
+			for port := range uint16(30) {
+				x.Add(fmt.Sprint("set-", i), Element{Key: Key(netip.AddrFrom4([4]byte{10, 96, 0, 1}), uint8(6), port), Data: Key(port)}, 1)
+			}
+		}
+		write(t, x)
+		for look := range 3 {
+			if same, err := x.look(t.Context()); err != nil || !same || !x.Known() {
+				t.Fatalf("round %d, look %d: all is there %v, as it was written %v: %v", round, look, same, x.Known(), err)
+			}
+		}
 	}
 }

@@ -246,8 +246,8 @@ func (a *Agent) Run(ctx context.Context) {
 	defer a.turns.end()
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
-	wait, failed := retryMin, false // failed: the last attempt, which is made again anyway
-	if a.sockets.wanting() {        // since the first Apply
+	wait, failed := retryMin, true // failed: the last attempt, which is made again anyway, or there has been none yet
+	if a.sockets.wanting() {       // since the first Apply
 		retry = time.After(wait)
 	}
 	for {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -92,6 +94,29 @@ func (u *Upgrader) refuse(ch *handover.Channel, err error) {
 	}
 }
 
+// handleSignals has each signal lead to an upgrade: one that comes during a hand-over to one by the successor, if that is
+// a child.
+func (u *Upgrader) handleSignals(ctx context.Context) {
+	defer signal.Stop(u.signals)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-u.signals:
+			select {
+			case u.giving <- struct{}{}:
+				_ = u.give(sig.String(), u.giveChild, func(int) {}) // it is logged
+			case <-u.done:
+				if u.successor != 0 {
+					_ = syscall.Kill(u.successor, sig.(syscall.Signal)) // it may have handed over, too
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
 // Upgrade starts the program anew and hands over to it, of which it logs the result. Without
 // an error Done is closed.
 func (u *Upgrader) Upgrade(trigger string) error {
@@ -127,7 +152,7 @@ func (u *Upgrader) give(trigger string, give func() (handover.Report, error), do
 	done(r.Peer)
 	u.log.Info("handed over; this process ends", report(r)...)
 	close(u.done)
-	u.cancel()
+	u.turnAway()
 	return nil
 }
 
@@ -136,6 +161,7 @@ func (u *Upgrader) giveChild() (handover.Report, error) {
 	notify.Reloading(u.log)
 	r, err := u.replace()
 	if err == nil {
+		u.successor = r.Peer
 		notify.Successor(u.log, r.Peer)
 	} else if u.stopping.Err() == nil {
 		notify.Kept(u.log, err)

@@ -45,7 +45,8 @@ type Upgrader struct {
 	state     *handover.State // what is served; set by Serve
 	failed    func(error)     // see Serve
 
-	giving     chan struct{} // holds a token until Serve, while everything is handed over, and after that or Close
+	signals    chan os.Signal // of who wants an upgrade, from the start on
+	giving     chan struct{}  // holds a token until Serve, while everything is handed over, and after that or Close
 	done       chan struct{}
 	alone      chan struct{} // closed when the parent process has ended
 	stopping   context.Context
@@ -54,8 +55,13 @@ type Upgrader struct {
 	socket     *handover.Socket
 	deaf       error // why there is no socket
 	cancel     context.CancelFunc
+	turnAway   context.CancelFunc // of who asks for everything
+	successor  int                // the child that has everything, once done is closed; 0: it is no child
 	background sync.WaitGroup
 }
+
+// upgradeSignals are those that ask for an upgrade.
+var upgradeSignals = []os.Signal{syscall.SIGHUP, syscall.SIGUSR2}
 
 // New is called once, at the start of the process.
 func New() (*Upgrader, error) {
@@ -63,8 +69,9 @@ func New() (*Upgrader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare for upgrades: %w", err)
 	}
-	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), giving: make(chan struct{}, 1),
-		done: make(chan struct{}), alone: make(chan struct{})}
+	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), signals: make(chan os.Signal, 1),
+		giving: make(chan struct{}, 1), done: make(chan struct{}), alone: make(chan struct{})}
+	signal.Notify(u.signals, upgradeSignals...) // before Serve, too: a SIGHUP would end what was just taken over
 	u.stopping, u.stop = context.WithCancel(context.Background())
 	u.giving <- struct{}{}
 	file, err := flip.File(channelFile)
@@ -195,8 +202,10 @@ func (u *Upgrader) Serve(s *handover.State, failed func(error)) {
 	<-u.giving
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
+	requests, turnAway := context.WithCancel(ctx)
+	u.turnAway = turnAway
 	if u.listen(); u.socket != nil {
-		u.background.Go(func() { u.handleRequests(ctx) })
+		u.background.Go(func() { u.handleRequests(requests) })
 	} else if u.deaf != nil { // what was taken over is served anyway
 		u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it",
 			zap.Error(u.deaf))
@@ -208,19 +217,7 @@ func (u *Upgrader) Serve(s *handover.State, failed func(error)) {
 		u.log.Debug("the parent process has ended already", zap.Error(err)) // as it does once we have everything
 	}
 	u.background.Go(func() { u.awaitParent(ctx) })
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
-	u.background.Go(func() {
-		defer signal.Stop(signals)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case sig := <-signals:
-				_ = u.Upgrade(sig.String()) // it is logged
-			}
-		}
-	})
+	u.background.Go(func() { u.handleSignals(ctx) })
 }
 
 // Done is closed when another process has everything.
