@@ -1,8 +1,8 @@
 package nft
 
 import (
+	"context"
 	"fmt"
-	"net/netip"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -42,23 +42,40 @@ func TestManyChains(t *testing.T) {
 	}
 }
 
-// TestLookWhileHashesGrow: what the kernel gives of a set while it has its hash grow, some elements twice, is not what
-// another program has made of it.
-func TestLookWhileHashesGrow(t *testing.T) {
-	testbed.NewHostsT(t, "host")[0].Enter(t)
-	for round := range 200 {
-		x := &Table{Name: "grows"}
-		for i := range 20 {
-			x.AddSet(Set{Name: fmt.Sprint("set-", i), Key: []Field{Address, Protocol, Port}, Data: []Field{Port}})
-			for port := range uint16(30) {
-				x.Add(fmt.Sprint("set-", i), Element{Key: Key(netip.AddrFrom4([4]byte{10, 96, 0, 1}), uint8(6), port), Data: Key(port)}, 1)
+// TestLookBesideTransactions: chains that come and go in another table do not make those of ours look changed.
+func TestLookBesideTransactions(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	h.Enter(t)
+	theirs, ours := &Table{Name: "theirs"}, &Table{Name: "ours"}
+	for i := range 200 {
+		ours.SetChain(fmt.Sprint("chain-", i), nil, nil)
+	}
+	write(t, theirs)
+	write(t, ours)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- h.Do(func() (err error) {
+			for n := 0; ctx.Err() == nil && err == nil; n++ {
+				for i := range 200 {
+					if name := fmt.Sprint("chain-", i); n%2 == 0 {
+						theirs.SetChain(name, nil, nil)
+					} else {
+						theirs.DeleteChain(name)
+					}
+				}
+				err = theirs.Write()
 			}
+			return err
+		})
+	}()
+	for look := range 500 {
+		if same, err := ours.look(t.Context()); err != nil || !same || !ours.Known() {
+			t.Errorf("look %d: all is there %v, as it was written %v: %v", look, same, ours.Known(), err)
 		}
-		write(t, x)
-		for look := range 3 {
-			if same, err := x.look(t.Context()); err != nil || !same || !x.Known() {
-				t.Fatalf("round %d, look %d: all is there %v, as it was written %v: %v", round, look, same, x.Known(), err)
-			}
-		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -207,6 +207,21 @@ func (t *Table) chainsThere(ctx context.Context) (same bool, err error) {
 	if err != nil || dormant || handle != t.handle { // handles of rules are the table's: another may have the same ones
 		return false, err
 	}
+	for range disturbed {
+		before := nfnl.Generation()
+		if same, err = t.sameChains(ctx); same || err != nil || nfnl.Generation() == before {
+			break
+		}
+	}
+	return same, err
+}
+
+// disturbed is how often chains are read again when other programs' transactions came meanwhile. The kernel gives a
+// chain twice, or not, if one commits while it continues a list, and does not always mark that as interrupted
+// (nf_tables_dump_chains of Linux 6.18 counts those that are active, of all tables).
+const disturbed = 5
+
+func (t *Table) sameChains(ctx context.Context) (same bool, err error) {
 	n, strange := 0, 0
 	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, nfnl.Family(t.IPv6), nil,
 		func() { n, strange = 0, 0 }, func(m nfnl.Value) {
