@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/stats"
-	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 var scale struct {
@@ -61,8 +60,8 @@ type figure struct {
 //   - CPU a change: of the process and of the programs that it runs; in user space with what those connections cost.
 //   - burst: from the first write of up to 1,000 slices until the change of the last one shows.
 //   - first byte: of one client after the other, from its SYN on.
-//   - short connections and requests: of 32 clients. CPU is that of the system and of the server, in whose time the kernel
-//     forwards, too.
+//   - short connections and requests: of 32 clients. CPU is the machine's, since the kernel forwards in the time of clients
+//     and servers.
 func BenchmarkScale(b *testing.B) {
 	if scale.endpoints < 1 || scale.endpoints > 100 {
 		b.Fatalf("-endpoints %d: give 1 to 100", scale.endpoints)
@@ -74,7 +73,7 @@ func BenchmarkScale(b *testing.B) {
 	for e := range m.endpoints {
 		m.check(m.Pods[0].Command(m.ctx, "ip", "address", "add", alias(e)+"/24", "dev", "eth0").Run())
 	}
-	server := m.serveLoad()
+	m.serveLoad()
 	for text := range strings.SplitSeq(scale.services, ",") {
 		n, err := strconv.Atoi(text)
 		m.check(err)
@@ -90,7 +89,7 @@ func BenchmarkScale(b *testing.B) {
 		for round := range scale.rounds {
 			for _, s := range scaled {
 				if chosen(b, s.name) {
-					t.add(round, s.name, m.measure(*s.program, s.mode, server))
+					t.add(round, s.name, m.measure(*s.program, s.mode))
 				}
 			}
 		}
@@ -110,7 +109,7 @@ func chosen(b *testing.B, name string) bool {
 }
 
 // measure runs a system. What it cannot do within the limit is missing among its figures.
-func (m *many) measure(program, mode string, server *testbed.Process) (all []figure) {
+func (m *many) measure(program, mode string) (all []figure) {
 	m.t.Helper()
 	start := time.Now()
 	m.launchProgram(program, nil, "--config", m.proxyConfig(mode))
@@ -133,7 +132,7 @@ func (m *many) measure(program, mode string, server *testbed.Process) (all []fig
 		all = append(all, m.changes()...)
 	}
 	if scale.load > 0 {
-		all = append(all, m.load(server)...)
+		all = append(all, m.load()...)
 	}
 	if scale.changes > 0 {
 		all = append(all, m.burst(last)...)

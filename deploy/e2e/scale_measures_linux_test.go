@@ -129,9 +129,14 @@ func (m *many) burst(last string) []figure {
 	return []figure{{fmt.Sprintf("burst of %d s", n), at.Sub(start).Seconds()}}
 }
 
-// serveLoad starts a process that answers load at the first pod.
-func (m *many) serveLoad() *testbed.Process {
+// serveLoad starts a process that answers load at the first pod. Neither side remembers connections that have ended: the
+// node forgets them between two systems, and has new ones come from ports of those, which TCP refuses for a minute if
+// their time stamps are older (tcp_timewait_state_process of Linux).
+func (m *many) serveLoad() {
 	m.t.Helper()
+	for _, host := range []*testbed.Host{m.Pods[0], m.Client} {
+		m.check(host.Sysctl("net.ipv4.tcp_max_tw_buckets", "0"))
+	}
 	ln, err := m.Pods[0].Listen(m.ctx, "tcp4", fmt.Sprint(":", loadPort))
 	m.check(err)
 	defer ln.Close()
@@ -143,7 +148,6 @@ func (m *many) serveLoad() *testbed.Process {
 	p, err := cmd.Launch()
 	m.check(err)
 	m.t.Cleanup(func() { p.Stop(syscall.SIGKILL) })
-	return p
 }
 
 // roles returns a process that is one of the roles of bench/load.
@@ -152,8 +156,9 @@ func (m *many) roles(host *testbed.Host, role string, config any) *testbed.Cmd {
 }
 
 // load has clients ask Services all over the range.
-func (m *many) load(server *testbed.Process) (all []figure) {
+func (m *many) load() (all []figure) {
 	m.t.Helper()
+	warm := scale.load / 4
 	var addrs []string
 	for i := range m.services - 1 {
 		if m.loaded(i) {
@@ -168,14 +173,13 @@ func (m *many) load(server *testbed.Process) (all []figure) {
 		ctx, cancel := context.WithTimeout(m.ctx, scale.load+patience)
 		defer cancel()
 		client, err := benchload.Start(ctx, m.roles(m.Client, benchload.RoleAsk, benchload.AskConfig{Kind: k.kind, Number: k.clients,
-			Addrs: addrs, Request: 64, Response: 200, Warm: scale.load / 4, Duration: scale.load}))
+			Addrs: addrs, Request: 64, Response: 200, Warm: warm, Duration: scale.load}))
 		m.check(err)
 		defer client.Stop(syscall.SIGKILL)
-		used := func() time.Duration { return m.processorTime(server.Pid()) + m.processorTime(m.sluice.Pid()) }
-		before := used()
+		before := m.machineTime()
 		r, err := client.Result()
 		m.check(err)
-		cpu := used() - before
+		cpu := m.machineTime() - before
 		if r.Errors > 0 || r.Operations == 0 {
 			m.t.Errorf("%s of %d clients: %d answers, %d errors: %s", k.kind, k.clients, r.Operations, r.Errors, r.FirstError)
 		}
@@ -183,10 +187,27 @@ func (m *many) load(server *testbed.Process) (all []figure) {
 			all = append(all, figure{"first byte us", r.First50}, figure{"its p99 us", r.First99})
 			continue
 		}
-		ops := float64(max(r.Operations, 1))
-		all = append(all, figure{k.unit + "s/s", ops / r.Seconds}, figure{"CPU a " + k.unit + " us", cpu.Seconds() * 1e6 / ops})
+		perSecond := float64(max(r.Operations, 1)) / r.Seconds
+		all = append(all, figure{k.unit + "s/s", perSecond},
+			figure{"CPU a " + k.unit + " us", cpu.Seconds() * 1e6 / perSecond / (warm + scale.load).Seconds()})
 	}
 	return all
+}
+
+// machineTime returns what the machine has worked, in whoever's time the kernel forwards.
+func (l *lab) machineTime() (worked time.Duration) {
+	l.t.Helper()
+	text, err := os.ReadFile("/proc/stat")
+	l.check(err)
+	// proc_stat(5): "cpu" user nice system idle iowait irq softirq, of all cores since the start.
+	for i, field := range strings.Fields(string(text))[1:8] {
+		ticks, err := strconv.Atoi(field)
+		l.check(err)
+		if i != 3 && i != 4 {
+			worked += time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 wherever Go runs
+		}
+	}
+	return worked
 }
 
 // status returns a line of the program's /proc/PID/status, in MiB.
