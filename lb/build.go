@@ -27,6 +27,82 @@ func (b *builder) touch(f *Frontend) {
 	}
 }
 
+// shared begins a table with the services of t in their slots, which are not to be written to.
+func (t *Table) shared() *builder {
+	return &builder{Table: Table{slots: t.slots, places: t.places, free: slices.Clip(t.free), records: t.records,
+		index: t.index}}
+}
+
+// sameOrder reports whether services are those of t, by their IDs, in the same order: nearly always.
+func (t *Table) sameOrder(services []*Service) bool {
+	if len(services) != len(t.slots) {
+		return false
+	}
+	for i, s := range services {
+		if given := t.records.at(t.slots[i]).given; given != s && given.ID != s.ID {
+			return false
+		}
+	}
+	return true
+}
+
+// update makes room in the index for what services ask for that are in their slots already. It returns the positions of
+// those that are not what they were.
+func (b *builder) update(services []*Service) (changed []int32) {
+	for i, s := range services {
+		slot := b.slots[i]
+		old := b.records.at(slot)
+		if old.given == s {
+			continue
+		}
+		if old.refused != nil || !sameAddresses(old.is.Addresses, s.Addresses) {
+			b.release(slot)
+		}
+		changed = append(changed, int32(i))
+	}
+	return changed
+}
+
+// arrange gives services the slots that they have in t, and notes in d which have gone. It returns the positions of those
+// that are not what they were.
+func (b *builder) arrange(t *Table, services []*Service, d *Delta) (changed []int32) {
+	seen := make([]bool, len(t.places)) // by slot
+	guess, stay, last, ordered := 0, 0, -1, true
+	for i, s := range services {
+		b.slots[i] = -1
+		from := guess // nearly always
+		if guess >= len(t.slots) || t.records.at(t.slots[guess]).given != s {
+			from = t.position(guess, &s.ID)
+		}
+		if from >= 0 && !seen[t.slots[from]] {
+			guess = from + 1
+			ordered, last = ordered && from > last, from
+			slot := t.slots[from]
+			seen[slot] = true
+			stay++
+			b.slots[i], b.places[slot] = slot, int32(i)
+			if old := t.records.at(slot); old.given == s {
+				continue
+			} else if old.refused != nil || !sameAddresses(old.is.Addresses, s.Addresses) {
+				b.release(slot)
+			}
+		}
+		changed = append(changed, int32(i))
+	}
+	if stay < len(t.slots) {
+		for _, slot := range t.slots {
+			if !seen[slot] {
+				d.remove(t.at(slot))
+				b.remove(slot)
+			}
+		}
+	}
+	if !ordered {
+		b.contestAgain()
+	}
+	return changed
+}
+
 // copyFor begins a table with the index of t, for n services that are to be filled in.
 func (t *Table) copyFor(n int) *builder {
 	return &builder{Table: Table{

@@ -53,43 +53,17 @@ func NewTable(services []*Service, node Node) (*Table, error) {
 // that t was made from, by its pointer, costs a comparison, unless one that changes has or had an address that both
 // list. The error names only what is refused of services that are looked at.
 func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
-	b := t.copyFor(len(services))
+	b, same := t.shared(), t.sameOrder(services)
+	if !same {
+		b = t.copyFor(len(services))
+	}
 	b.node = newNode(node)
 	d := Delta{Whole: b.anew(t)}
-	seen := make([]bool, len(t.places)) // by slot
-	var changed []int32                 // positions in services
-	guess, stay, last, ordered := 0, 0, -1, true
-	for i, s := range services {
-		b.slots[i] = -1
-		from := guess // nearly always
-		if guess >= len(t.slots) || t.records.at(t.slots[guess]).given != s {
-			from = t.position(guess, &s.ID)
-		}
-		if from >= 0 && !seen[t.slots[from]] {
-			guess = from + 1
-			ordered, last = ordered && from > last, from
-			slot := t.slots[from]
-			seen[slot] = true
-			stay++
-			b.slots[i], b.places[slot] = slot, int32(i)
-			if old := t.records.at(slot); old.given == s {
-				continue
-			} else if old.refused != nil || !sameAddresses(old.is.Addresses, s.Addresses) {
-				b.release(slot)
-			}
-		}
-		changed = append(changed, int32(i))
-	}
-	if stay < len(t.slots) {
-		for _, slot := range t.slots {
-			if !seen[slot] {
-				d.remove(t.at(slot))
-				b.remove(slot)
-			}
-		}
-	}
-	if !ordered {
-		b.contestAgain()
+	var changed []int32 // positions in services
+	if same {
+		changed = b.update(services)
+	} else {
+		changed = b.arrange(t, services, &d)
 	}
 	var slots []int32
 	var refused []refusal
