@@ -136,7 +136,7 @@ func proxySelector(name string) string {
 // all kinds are complete, then whenever something is different, and every
 // SyncPeriod. Changes that come
 // soon after each other are handed over together. It calls from this goroutine; the
-// objects are shared and must not be changed, the slices of them are the callee's.
+// objects, and the slices of them, are shared and must not be changed.
 func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 	w.Log.Info("reading Services from the API server", zap.String("server", w.Connection.Host))
 	var background sync.WaitGroup
