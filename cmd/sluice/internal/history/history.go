@@ -256,7 +256,7 @@ func (r *Recorder) Now() ([]Service, time.Time) {
 
 // look reads the counters of all Services, into memory that may be written to.
 func (r *Recorder) look(now time.Time, into []Service) look {
-	l := look{now, into[:0]}
+	l := look{now, slices.Grow(into[:0], len(r.last[0].services))}
 	r.lb.Sums(l.add)
 	order := func(a, b Service) int { return a.Of.Compare(b.Of) }
 	if !slices.IsSortedFunc(l.services, order) { // what is about to go comes last, and may have ports that stay
