@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,12 +19,6 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/redirect"
 )
-
-// gcPercent makes the collector start sooner than by default: what stays is most of the memory, 61 MB of 5,000 Services
-// with 10 endpoints in mode nftables, and 100 percent more would wait to be collected. With 40 such a process had
-// 128 MiB, with 25 it has 120, and a change costs as much. Relaying allocates nothing, so that traffic does not make it
-// run. It is overridden by GOGC.
-const gcPercent = 25
 
 // loadTimeout bounds the rules that --init-only tries.
 const loadTimeout = 3 * time.Minute
@@ -47,9 +39,7 @@ type Build struct {
 // Main is the program; it returns the exit code. What a person must correct goes to
 // stderr as one sentence for each mistake.
 func Main(build Build, args []string, stdout, stderr io.Writer) int {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	node.Collect()
 	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
 		prefix := "sluice"
 		if args[0] != "upgrade" { // which its errors name

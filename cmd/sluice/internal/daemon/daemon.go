@@ -140,7 +140,7 @@ func Run(ctx context.Context, o Options) error {
 // waits for the first Services, be it for long. It returns false if there was an error, or
 // stop was closed meanwhile.
 func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool, err error) {
-	started := node.CollectLess()
+	started := node.CollectStart()
 	defer func() {
 		d.background.Go(func() {
 			started()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap"
@@ -38,21 +36,6 @@ func LockWithin(ctx context.Context, patience time.Duration) (Lock, error) {
 		case <-look.C:
 		}
 	}
-}
-
-// largeGC is GOGC while a process reads its Services for the first time, or adds thousands. With 200 the most memory
-// was a third more, and a start took as much processor time.
-const largeGC = 100
-
-// CollectLess has the garbage collector run less often until done is called: of what a start or a large change
-// allocates much stays, so that the collector takes a quarter of the time and finds little. GOGC in the environment
-// takes precedence.
-func CollectLess() (done func()) {
-	if os.Getenv("GOGC") != "" {
-		return func() {}
-	}
-	usual := debug.SetGCPercent(largeGC)
-	return func() { debug.SetGCPercent(usual) }
 }
 
 // TuneConntrack applies the kernel settings that steered packets need. Settings that differ
