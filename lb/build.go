@@ -63,8 +63,8 @@ func (b *builder) update(services []*Service) (changed []int32) {
 	return changed
 }
 
-// arrange gives services the slots that they have in t, and notes in d which have gone. It returns the positions of those
-// that are not what they were.
+// arrange gives services the slots that they have in t, and notes in d which have gone. It returns the positions of
+// those that are not what they were.
 func (b *builder) arrange(t *Table, services []*Service, d *Delta) (changed []int32) {
 	seen := make([]bool, len(t.places)) // by slot
 	guess, stay, last, ordered := 0, 0, -1, true

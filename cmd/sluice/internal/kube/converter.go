@@ -227,8 +227,8 @@ func (k *Converter) sort() (same bool) {
 }
 
 // convert converts what is dirty, and drops groups that nothing is left of. It notes in r which
-// endpoints are left out, and which annotations are of no use, that were not before. It reports whether each has as many
-// ports as before, and nothing to do with health checks.
+// endpoints are left out, and which annotations are of no use, that were not before. It reports whether each has as
+// many ports as before, and nothing to do with health checks.
 func (k *Converter) convert(r *Result) (same bool) {
 	c := converter{facts: k.facts}
 	same = true

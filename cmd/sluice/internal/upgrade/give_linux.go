@@ -94,8 +94,8 @@ func (u *Upgrader) refuse(ch *handover.Channel, err error) {
 	}
 }
 
-// handleSignals has each signal lead to an upgrade: one that comes during a hand-over to one by the successor, if that is
-// a child.
+// handleSignals has each signal lead to an upgrade: one that comes during a hand-over to one by the successor, if that
+// is a child.
 func (u *Upgrader) handleSignals(ctx context.Context) {
 	defer signal.Stop(u.signals)
 	for {
