@@ -6,8 +6,8 @@ import (
 	"runtime/metrics"
 )
 
-// GOGC, the percentage of what is in use that may be allocated until the collector runs. Measured with 5,000 Services of
-// 10 endpoints in mode nftables, and with 100,000 of 5 in user space.
+// GOGC, the percentage of what is in use that may be allocated until the collector runs. Measured with 5,000 Services
+// of 10 endpoints in mode nftables, and with 100,000 of 5 in user space.
 const (
 	// usualGC has the collector start sooner than by default: what stays is most of the memory, 61 MB of 5,000
 	// Services. With 40 such a process had 128 MiB, with 25 it has 120, and a change costs as much. Relaying
