@@ -84,6 +84,7 @@ RACE_PROGRAM += TestEveryStep|TestKilledSuccessors|TestTakeOverBySocket|TestOffl
 RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade
 RACE_PROGRAM += TestQueue|TestQueueKilled|TestQueueFollows|TestQueueLimits|TestProcess1HandsOver|TestAccessLog
 RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst|TestQueueRetryRefused
+RACE_PROGRAM += TestSuccessorsAtOnce|TestPROXYIsRead
 RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
 
 # Those of them that count milliseconds or memory, or do less with the race detector (-short). They always run without it,

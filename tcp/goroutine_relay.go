@@ -273,7 +273,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 			count.DialRefused.Add(1)
 		}
 		ladder.Failed(choice)
-		session.EndFailed(choice, err).Done(nil)
+		ladder.End(choice, err).Done(nil)
 	}
 }
 

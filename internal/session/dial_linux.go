@@ -172,7 +172,7 @@ func (d *dial[C]) failed(err error) {
 	d.ladder.Failed(conn.Choice)
 	d.sh.Loop.StopTimer(&d.timer)
 	if !conn.marks.has(unjudged) {
-		conn.Choice = EndFailed(conn.Choice, err)
+		conn.Choice = d.ladder.End(conn.Choice, err)
 	}
 	d.hangUp()
 }

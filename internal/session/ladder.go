@@ -161,13 +161,19 @@ func (l *Ladder) Answered(choice lb.Choice) (now int64) {
 	return now
 }
 
-// EndFailed gives back the choice of an attempt that has failed, and returns what is left of it: nothing, unless what
-// this host lacks was the reason.
-func EndFailed(choice lb.Choice, err error) lb.Choice {
-	if Shortage(err) {
+// End gives back the choice of an attempt that has failed, and returns what is left of it: nothing, unless what
+// this host lacks was the reason. A backend that resets before it is seen that it has accepted has accepted: Linux
+// says ECONNREFUSED of one that has not (tcp_reset).
+func (l *Ladder) End(choice lb.Choice, err error) lb.Choice {
+	switch {
+	case Shortage(err):
 		return choice
+	case errors.Is(err, syscall.ECONNRESET):
+		choice.Answered()
+		choice.WasReset(ErrReset, l.flow.Client, eventloop.Now())
+	default:
+		choice.Failed(err, eventloop.Now())
 	}
-	choice.Failed(err, eventloop.Now())
 	return lb.Choice{}
 }
 

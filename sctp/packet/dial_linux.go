@@ -136,7 +136,7 @@ func (a *assoc) leave(err error) {
 	a.sh.loop.StopTimer(&a.timer)
 	a.meter.Flush(a.choice)
 	if err != nil {
-		a.choice = session.EndFailed(a.choice, err)
+		a.choice = a.dial.End(a.choice, err)
 	}
 	a.choice.Done(nil)
 	a.choice = lb.Choice{}
