@@ -72,6 +72,9 @@ func (r *Refs[T]) ReleaseAll() {
 	}
 }
 
+// Len returns how many elements are wanted or present, or have been since Settle.
+func (r *Refs[T]) Len() int { return len(r.all) }
+
 // Wanted reports whether an element has references.
 func (r *Refs[T]) Wanted(x T) bool { return r.all[x].wanted() }
 

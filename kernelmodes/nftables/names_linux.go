@@ -81,13 +81,13 @@ const dstnat, srcnat = -100, 100
 
 // sets are those that are always there.
 var sets = []nft.Set{
-	{Name: setServices, Key: frontend, Verdicts: true},
+	{Name: setServices, Key: frontend, Verdicts: true, Large: true},
 	{Name: setNodePorts, Key: frontend[1:], Verdicts: true},
-	{Name: setClusters, Key: frontend, Verdicts: true},
-	{Name: setSame, Key: []nft.Field{nft.Address, nft.Address}},
+	{Name: setClusters, Key: frontend, Verdicts: true, Large: true},
+	{Name: setSame, Key: []nft.Field{nft.Address, nft.Address}, Large: true},
 	{Name: setUnserved, Key: frontend, Verdicts: true},
 	{Name: setNoNode, Key: frontend[1:], Verdicts: true},
-	{Name: setIPs, Key: frontend[:1]},
+	{Name: setIPs, Key: frontend[:1], Large: true},
 	{Name: setUDPPorts, Key: []nft.Field{nft.Port}},
 	{Name: setUDPAddrs, Key: []nft.Field{nft.Address, nft.Port}},
 }

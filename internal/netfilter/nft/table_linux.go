@@ -44,6 +44,12 @@ type Set struct {
 	Dynamic bool
 	Size    uint32
 
+	// Large says that there may be many elements, without Prefixes. The kernel makes room for at least twice as many
+	// as there are when the table is written whole, which is done again when they are more: a hash that has to grow
+	// in the midst of a transaction takes several times as long (rhashtable of Linux 6.18, whose worker waits for
+	// the end of that).
+	Large bool
+
 	// Rank orders the changes of what one packet reads after the other: a set of a higher rank
 	// grows in a transaction before those of lower ones change, and shrinks in one after them,
 	// and packets that have begun to read rules before are awaited in between. Chains change
@@ -105,6 +111,7 @@ type set struct {
 	elements netfilter.Refs[packed]
 	fresh    bool // it was not there at the last Write
 	gone     bool
+	room     int // for how many elements the kernel has made it, if it is large
 }
 
 // chain is a chain as it is to be, and whether the kernel has it.

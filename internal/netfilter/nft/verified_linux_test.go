@@ -79,3 +79,28 @@ func TestLookBesideTransactions(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLargeSetGrows: a set that gets more elements than there was room for is written anew, with all that it has.
+func TestLargeSetGrows(t *testing.T) {
+	testbed.NewHostsT(t, "host")[0].Enter(t)
+	x := &Table{Name: "grows"}
+	x.AddSet(Set{Name: "large", Key: []Field{Mark, Mark}, Large: true})
+	x.SetChain("uses", nil, []Rule{NewRule(false).In("large", Destination, Destination).Drop().Rule("")})
+	n := uint32(0)
+	for _, to := range []uint32{10, leastRoom, leastRoom + 1, 3 * leastRoom} {
+		for ; n < to; n++ {
+			x.Add("large", Element{Key: Key(n, n)}, 1)
+		}
+		whole := x.named["large"].room > 0 && int(to) > x.named["large"].room
+		before := x.handle
+		write(t, x)
+		verify(t, x, true)
+		list, there, err := Elements(false, x.Name, "large")
+		if err != nil || !there || len(list) != int(to) {
+			t.Errorf("%d elements, want %d: %v", len(list), to, err)
+		}
+		if anew := before != "" && x.handle != before; anew != whole {
+			t.Errorf("with %d elements the table is made anew %v, want %v", to, anew, whole)
+		}
+	}
+}

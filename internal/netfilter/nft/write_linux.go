@@ -25,7 +25,7 @@ func (t *Table) Write() error {
 	if t.Lifetime > 0 {
 		t.AddSet(alive.Set)
 	}
-	written, whole := t.touched, !t.known
+	written, whole := t.touched, !t.known || t.outgrown()
 	t.known = false
 	wrote, err := true, error(nil)
 	if !whole {
@@ -47,6 +47,11 @@ func (t *Table) Write() error {
 		return err
 	}
 	return nil
+}
+
+// outgrown reports whether a set has got more elements than the kernel has made room for.
+func (t *Table) outgrown() bool {
+	return slices.ContainsFunc(t.sets, func(s *set) bool { return s.room > 0 && s.elements.Len() > s.room })
 }
 
 // replace writes all of the table.
@@ -413,6 +418,10 @@ func (b *batch) set(command int, s *set) {
 		flags |= unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT
 		desc = nfnl.Attr(desc, unix.NFTA_SET_DESC_SIZE, be32(s.Size))
 	}
+	if s.Large {
+		s.room = roomFor(s.elements.Len())
+		desc = nfnl.Attr(desc, unix.NFTA_SET_DESC_SIZE, be32(uint32(s.room)))
+	}
 	if s.Verdicts || s.Data != nil {
 		flags |= unix.NFT_SET_MAP
 		dataType, dataLen := uint32(nftDataVerdictType), 16 // sizeof(struct nft_verdict)
@@ -431,6 +440,18 @@ func (b *batch) set(command int, s *set) {
 		b.attr(unix.NFTA_SET_DESC|unix.NLA_F_NESTED, desc)
 	}
 	b.end()
+}
+
+// leastRoom is that of a large set, for which the kernel takes 64 KB.
+const leastRoom = 1 << 12
+
+// roomFor returns how many elements a large set of so many has room for.
+func roomFor(elements int) int {
+	room := leastRoom
+	for room < 2*elements {
+		room *= 2
+	}
+	return room
 }
 
 // elements appends messages that add elements to a set or delete them.
