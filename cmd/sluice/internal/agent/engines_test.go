@@ -439,9 +439,9 @@ func TestEjectedInKernel(t *testing.T) {
 	}
 	applied := make(chan error, 10)
 	a.Observe = func(at Attempt) { applied <- at.Err }
-	stop := running(t, a)
 	due, _ := a.LB.Trials(1e9, 1)
-	due[0].Passed(1e9)
+	due[0].Passed(1e9) // before Run hears of the ejection, which it would apply first
+	stop := running(t, a)
 	if err := <-applied; err != nil {
 		t.Error(err)
 	}
