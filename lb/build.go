@@ -29,8 +29,10 @@ func (b *builder) touch(f *Frontend) {
 
 // shared begins a table with the services of t in their slots, which are not to be written to.
 func (t *Table) shared() *builder {
-	return &builder{Table: Table{slots: t.slots, places: t.places, free: slices.Clip(t.free), records: t.records,
-		index: t.index}}
+	return &builder{Table: Table{
+		slots: slices.Clip(t.slots), places: slices.Clip(t.places), free: slices.Clip(t.free),
+		records: t.records, index: t.index,
+	}}
 }
 
 // sameOrder reports whether services are those of t, by their IDs, in the same order: nearly always.

@@ -194,7 +194,8 @@ func (m *many) load() (all []figure) {
 	return all
 }
 
-// machineTime returns what the machine has worked, in whoever's time the kernel forwards.
+// machineTime returns the CPU time of all cores since boot, idle time left out. That of the processes would not do: the
+// kernel forwards in softirqs, which count for whichever process they interrupt.
 func (l *lab) machineTime() (worked time.Duration) {
 	l.t.Helper()
 	text, err := os.ReadFile("/proc/stat")

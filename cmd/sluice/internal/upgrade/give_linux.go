@@ -28,7 +28,8 @@ const (
 var (
 	// errStopping is why a process that is to end does not hand over.
 	errStopping = errors.New("the running process is stopping")
-	errBusy     = errors.New("the running process is starting, handing over already, or stopping")
+	// errBusy is why one that has a hand-over under way does not begin another.
+	errBusy = errors.New("the running process is starting, handing over already, or stopping")
 )
 
 // handleRequests accepts processes that take over, and requests to upgrade. Those that still wait when it ends look
