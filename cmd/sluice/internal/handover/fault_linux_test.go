@@ -277,7 +277,13 @@ func TestStrangers(t *testing.T) {
 	if ch, err := Dial(path); ch != nil || err != nil {
 		t.Errorf("with nothing there: %v, %v", ch, err)
 	}
-	s, err := Listen(path)
+	listen := func() (*Socket, error) {
+		t.Helper()
+		fd, err := NewSocket()
+		testbed.Check(t, err)
+		return Listen(fd, path)
+	}
+	s, err := listen()
 	testbed.Check(t, err)
 	dial := func() *Channel {
 		t.Helper()
@@ -320,7 +326,7 @@ func TestStrangers(t *testing.T) {
 	if _, err := asking.expectJSON(ctx, upgradedMsg, &pid); err != nil || pid != 42 {
 		t.Errorf("the answer is %d, %v", pid, err)
 	}
-	next, err := Listen(path) // of the next process
+	next, err := listen() // of the next process
 	testbed.Check(t, err)
 	s.Remove() // leaves alone what is not its own
 	dial()
@@ -334,7 +340,7 @@ func TestStrangers(t *testing.T) {
 		t.Error("the socket is still there")
 	}
 	testbed.Check(t, os.Chmod(filepath.Dir(path), 0o770))
-	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "other users") {
+	if _, err := listen(); err == nil || !strings.Contains(err.Error(), "other users") {
 		t.Errorf("a folder that others can write to: %v", err)
 	}
 }

@@ -28,12 +28,23 @@ type Socket struct {
 	ino  uint64
 }
 
+// NewSocket makes a socket for Listen, in time: the process may have no file descriptor left when it comes to listen.
+func NewSocket() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("make a Unix socket: %w", err)
+	}
+	return fd, nil
+}
+
 // Listen makes the socket at path, in place of one that is there: of a process that has
 // ended, or that we have taken over from. Its directory is made if it does not exist;
-// no other user may be able to write to it.
-func Listen(path string) (*Socket, error) {
-	s, err := listen(path)
+// no other user may be able to write to it. It owns fd, of NewSocket, and needs no other
+// file descriptor.
+func Listen(fd int, path string) (*Socket, error) {
+	s, err := listen(fd, path)
 	if err != nil {
+		_ = unix.Close(fd)
 		return nil, fmt.Errorf("listen for a successor at %s: %w%s", path, err, socketRemedy(err, path))
 	}
 	return s, nil
@@ -64,7 +75,7 @@ func socketRemedy(err error, path string) string {
 	return ""
 }
 
-func listen(path string) (*Socket, error) {
+func listen(fd int, path string) (*Socket, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -72,14 +83,10 @@ func listen(path string) (*Socket, error) {
 	if err := Private(dir); err != nil {
 		return nil, err
 	}
-	fd, err := newSocket()
-	if err != nil {
-		return nil, err
-	}
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
 	_ = os.Remove(tmp)
 	var st unix.Stat_t
-	err = unix.Bind(fd, &unix.SockaddrUnix{Name: tmp})
+	err := unix.Bind(fd, &unix.SockaddrUnix{Name: tmp})
 	if err == nil {
 		err = errors.Join(os.Chmod(tmp, 0o600), unix.Listen(fd, 16), unix.Stat(tmp, &st))
 	}
@@ -88,7 +95,6 @@ func listen(path string) (*Socket, error) {
 	}
 	if err != nil {
 		_ = os.Remove(tmp)
-		_ = unix.Close(fd)
 		return nil, err
 	}
 	return &Socket{path: path, file: os.NewFile(uintptr(fd), path), ino: st.Ino}, nil
@@ -109,10 +115,6 @@ func Private(dir string) error {
 			"mode 0700", dir, st.Mode&0o7777)
 	}
 	return nil
-}
-
-func newSocket() (int, error) {
-	return unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 }
 
 // Close ends the connections that have not been accepted. The file stays.
@@ -244,7 +246,7 @@ func FromParent(f *os.File) (*Channel, error) {
 // Dial connects to the running process whose socket is at path. If there is none, it is
 // nil without an error.
 func Dial(path string) (*Channel, error) {
-	fd, err := newSocket()
+	fd, err := NewSocket()
 	if err != nil {
 		return nil, err
 	}

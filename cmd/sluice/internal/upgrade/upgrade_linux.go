@@ -52,8 +52,9 @@ type Upgrader struct {
 	stopping   context.Context
 	stop       context.CancelFunc
 	socketPath string
-	socket     *handover.Socket
-	deaf       error // why there is no socket
+	reserved   int              // descriptor for socket, from before anything is taken over; -1: none
+	socket     *handover.Socket // nil: this process cannot be asked
+	deaf       error            // why there is no socket
 	cancel     context.CancelFunc
 	turnAway   context.CancelFunc // of who asks for everything
 	successor  int                // the child that has everything, once done is closed; 0: it is no child
@@ -69,7 +70,7 @@ func New() (*Upgrader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare for upgrades: %w", err)
 	}
-	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), signals: make(chan os.Signal, 1),
+	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), reserved: -1, signals: make(chan os.Signal, 1),
 		giving: make(chan struct{}, 1), done: make(chan struct{}), alone: make(chan struct{})}
 	signal.Notify(u.signals, upgradeSignals...) // before Serve, too: a SIGHUP would end what was just taken over
 	u.stopping, u.stop = context.WithCancel(context.Background())
@@ -159,6 +160,9 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 // take takes over from the parent process, or from the one at the handover socket: from another one if that has handed
 // over to it while we waited.
 func (u *Upgrader) take(ctx context.Context, s *handover.State) (r handover.Report, problems, err error) {
+	if err := u.reserve(); err != nil {
+		return r, nil, err
+	}
 	ch := u.from
 	u.from = nil // from here on what we call reports errors to the other side
 	err = handover.ErrGone
@@ -180,11 +184,23 @@ func (u *Upgrader) take(ctx context.Context, s *handover.State) (r handover.Repo
 	}
 }
 
+// reserve makes sure of the descriptor that listen needs.
+func (u *Upgrader) reserve() (err error) {
+	if u.socketPath != "" && u.reserved < 0 {
+		u.reserved, err = handover.NewSocket()
+	}
+	return err
+}
+
 // listen makes the handover socket, if it is not there. Who has taken over makes it before the other process ends, so
 // that the next one finds either. It waits until Serve.
 func (u *Upgrader) listen() {
-	if u.socketPath != "" && u.socket == nil {
-		u.socket, u.deaf = handover.Listen(u.socketPath)
+	if u.socketPath == "" || u.socket != nil {
+		return
+	}
+	if u.deaf = u.reserve(); u.deaf == nil {
+		u.socket, u.deaf = handover.Listen(u.reserved, u.socketPath)
+		u.reserved = -1
 	}
 }
 

@@ -247,8 +247,8 @@ func (a *assoc) close() {
 	}
 }
 
-// TestEveryStep has either process killed, or run out of descriptors, at every message of
-// a handover. Afterwards exactly one of both has everything: a connection from before goes
+// TestEveryStep has either process killed, or run out of descriptors, the successor also without any that become free,
+// at every message of a handover. Afterwards exactly one of both has everything: a connection from before goes
 // on, unless the one that had it was killed, and then it ends; so does an association of
 // SCTP.
 func TestEveryStep(t *testing.T) {
@@ -288,6 +288,8 @@ func TestEveryStep(t *testing.T) {
 		{"the running process is killed", func(giver, _ *process) { giver.kill() }, always},
 		{"the successor runs out of descriptors",
 			func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(descriptors(t, taker.pid()))) }, never},
+		{"the successor cannot open anything any more",
+			func(_, taker *process) { limitDescriptors(t, taker.pid(), 3) }, never},
 		{"the running process runs out of descriptors",
 			func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(descriptors(t, giver.pid()))) }, never},
 	} {
