@@ -13,7 +13,8 @@ const (
 	Destroy
 
 	// Turn is those of Update alone with which a connection of TCP is answered, has ended for both, or was reset, and
-	// those of SCTP. The kernel passes over others. They come as Update.
+	// those of SCTP. They come as Update. The kernel passes over others, and over Destroy of a connection whose end was
+	// one of them.
 	Turn
 
 	// Lost comes, without an entry, when events have found the buffer full.

@@ -77,12 +77,24 @@ func translated() []unix.SockFilter {
 		pass, drop)
 }
 
-// turns returns instructions that drop what is not of kind Turn, but for Destroy, and go on with the next ones else.
+// turns returns instructions that drop what is not of kind Turn, and of Destroy what a Turn has said, and go on with the
+// next ones else.
 func turns() []unix.SockFilter {
 	kindAt := 4 // the low byte of nlmsg_type, in the order of the host
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
 		kindAt++
 	}
+	update := updates()
+	destroy := append(destroys(), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(update))})
+	f := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: uint32(kindAt)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: uint8(len(destroy)), K: nl.IPCTNL_MSG_CT_DELETE},
+	}
+	return slices.Concat(f, destroy, update)
+}
+
+// updates are those of turns for what is not Destroy.
+func updates() []unix.SockFilter {
 	state := []unix.SockFilter{
 		{Code: unix.BPF_MISC | unix.BPF_TAX},
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: unix.SizeofNlAttr},
@@ -95,14 +107,34 @@ func turns() []unix.SockFilter {
 	tcp := append(find(findInAttr, ctaProtoInfoState, uint8(last)), state...)
 	// What has no state of TCP is of SCTP.
 	tcp = append(find(findInAttr, nl.CTA_PROTOINFO_TCP, uint8(len(tcp))), tcp...)
-	f := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: uint32(kindAt)},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(1 + 3 + 2 + len(tcp)), K: nl.IPCTNL_MSG_CT_DELETE},
-		{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt},
-	}
+	f := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt}}
 	f = append(f, find(findAttr, nl.CTA_PROTOINFO, 1)...)
 	f = append(f, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: 1}, drop)
 	return append(f, tcp...)
+}
+
+// destroys are those of turns for Destroy: a connection that has ended for both was said to have, and one that was reset
+// as well, if there was an answer.
+func destroys() []unix.SockFilter {
+	answered := []unix.SockFilter{
+		{Code: unix.BPF_MISC | unix.BPF_TAX},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IND, K: unix.SizeofNlAttr},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: uint32(SeenReply)},
+		drop,
+	}
+	answered = append(find(findAttr, nl.CTA_STATUS, uint8(len(answered))), answered...)
+	answered = append([]unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt}}, answered...)
+	f := append([]unix.SockFilter{
+		{Code: unix.BPF_MISC | unix.BPF_TAX},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: unix.SizeofNlAttr},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: uint32(TCPTimeWait)},
+		drop,
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: uint8(len(answered)), K: uint32(TCPClose)},
+	}, answered...)
+	f = append(find(findInAttr, ctaProtoInfoState, uint8(len(f))), f...)
+	f = append(find(findInAttr, nl.CTA_PROTOINFO_TCP, uint8(len(f))), f...)
+	f = append(find(findAttr, nl.CTA_PROTOINFO, uint8(len(f))), f...)
+	return append([]unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt}}, f...)
 }
 
 var (

@@ -31,7 +31,7 @@ func translating(t *testing.T, tb *testbed.Testbed, ipv6 bool) (service, pod net
 	return service, pod
 }
 
-// TestTurns: of a connection come its answer and its end, of a refused one and of a flow of UDP its end, and nothing of
+// TestTurns: of a connection come its answer and its end, once, of a refused one and of a flow of UDP its end, and nothing of
 // what is not translated.
 func TestTurns(t *testing.T) {
 	tb := testbed.NewT(t, testbed.Config{Pods: 1})
@@ -50,6 +50,11 @@ func TestTurns(t *testing.T) {
 				t.Fatalf("nothing, want kind %d of %s in state %d", kind, protocol, state)
 			}
 		}
+		deletes := func(protocol string) {
+			t.Helper()
+			family := map[bool]string{false: "ipv4", true: "ipv6"}[ipv6]
+			tb.Node.Run(t, "conntrack", "-D", "-p", protocol, "-f", family, "--orig-dst", service.String())
+		}
 		for _, filter := range []func() error{e.All, func() error { return e.Only([]netip.Addr{service}) }} {
 			check(t, filter())
 			if got := tb.Client.Ask("tcp", netip.AddrPortFrom(pod, 1).String(), testbed.Patience); got != testbed.Refused {
@@ -63,6 +68,13 @@ func TestTurns(t *testing.T) {
 			check(t, err)
 			check(t, conn.Close())
 			wants(Update, lb.TCP, TCPTimeWait)
+			deletes("tcp") // which says nothing more
+			conn, err = tb.Client.Dial(t.Context(), "tcp", at(80))
+			check(t, err)
+			wants(Update, lb.TCP, TCPSynRecv)
+			deletes("tcp")
+			wants(Destroy, lb.TCP, TCPEstablished)
+			check(t, conn.Close())
 			if got := tb.Client.Ask("udp", at(80), testbed.Patience); got != "?" {
 				t.Errorf("by UDP: %q", got)
 			}
@@ -70,7 +82,7 @@ func TestTurns(t *testing.T) {
 				t.Errorf("the refusing endpoint: %s", got)
 			}
 			wants(Destroy, lb.TCP, TCPClose)
-			tb.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", map[bool]string{false: "ipv4", true: "ipv6"}[ipv6])
+			deletes("udp")
 			wants(Destroy, lb.UDP, 0)
 		}
 		check(t, e.Close())
