@@ -77,8 +77,8 @@ func translated() []unix.SockFilter {
 		pass, drop)
 }
 
-// turns returns instructions that drop what is not of kind Turn, and of Destroy what a Turn has said, and go on with the
-// next ones else.
+// turns returns instructions that drop what is not of kind Turn, and of Destroy what a Turn has said, and go on with
+// the next ones else.
 func turns() []unix.SockFilter {
 	kindAt := 4 // the low byte of nlmsg_type, in the order of the host
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
@@ -113,8 +113,8 @@ func updates() []unix.SockFilter {
 	return append(f, tcp...)
 }
 
-// destroys are those of turns for Destroy: a connection that has ended for both was said to have, and one that was reset
-// as well, if there was an answer.
+// destroys are those of turns for Destroy: a connection that has ended for both was said to have, and so was one that
+// was reset, if there was an answer.
 func destroys() []unix.SockFilter {
 	answered := []unix.SockFilter{
 		{Code: unix.BPF_MISC | unix.BPF_TAX},
