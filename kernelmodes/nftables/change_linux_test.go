@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -37,23 +38,14 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestFewerEndpoints: no client is refused while endpoints go, which have had their turns until then.
-func TestFewerEndpoints(t *testing.T) {
-	t.Parallel()
-	tb := testbed.NewT(t, testbed.Config{Pods: 4})
-	all := served(t, tb, netip.MustParseAddrPort("10.96.0.1:80"))
-	few := all
-	few.Backends = all.Backends[:2]
-	e := &Engine{}
-	syncOn(t, tb.Node, e, lab.Whole(all))
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
+// connecting has clients connect again and again, who must not be refused, until end is called.
+func connecting(t *testing.T, tb *testbed.Testbed, to netip.AddrPort) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
-	defer clients.Wait()
 	for range 2 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				c, err := tb.Client.Dial(ctx, "tcp", "10.96.0.1:80")
+				c, err := tb.Client.Dial(ctx, "tcp", to.String())
 				if err == nil {
 					_ = c.Close()
 				} else if ctx.Err() == nil {
@@ -63,6 +55,46 @@ func TestFewerEndpoints(t *testing.T) {
 			}
 		})
 	}
+	return func() {
+		cancel()
+		clients.Wait()
+	}
+}
+
+// TestOutgrown: no client is refused while sets are made anew since there are more Services than they had room for.
+func TestOutgrown(t *testing.T) {
+	t.Parallel()
+	tb := testbed.NewT(t, testbed.Config{Pods: 1})
+	s, e := served(t, tb, lab.At(lab.IP(false, "cluster", 1), 80)), new(Engine)
+	syncOn(t, tb.Node, e, lab.Whole(s))
+	end := connecting(t, tb, s.Addresses[0].Addr)
+	defer end()
+	more := make([]*lb.Service, 4500) // there is room for 4,096 at first
+	for i := range more {
+		more[i] = new(lb.Service)
+		*more[i] = lab.Plain(false, i+2, 1)
+	}
+	for some := range slices.Chunk(more, 500) {
+		begun := time.Now()
+		syncOn(t, tb.Node, e, lb.Delta{Added: some})
+		t.Logf("500 more are written after %v", time.Since(begun))
+	}
+	if !verifyOn(t, tb.Node, e) {
+		t.Error("Verify finds something out of place")
+	}
+}
+
+// TestFewerEndpoints: no client is refused while endpoints go, which have had their turns until then.
+func TestFewerEndpoints(t *testing.T) {
+	t.Parallel()
+	tb := testbed.NewT(t, testbed.Config{Pods: 4})
+	all := served(t, tb, netip.MustParseAddrPort("10.96.0.1:80"))
+	few := all
+	few.Backends = all.Backends[:2]
+	e := &Engine{}
+	syncOn(t, tb.Node, e, lab.Whole(all))
+	end := connecting(t, tb, all.Addresses[0].Addr)
+	defer end()
 	for range 500 {
 		syncOn(t, tb.Node, e, lb.Delta{Changed: []lb.Change{{Old: &all, New: &few}}})
 		syncOn(t, tb.Node, e, lb.Delta{Changed: []lb.Change{{Old: &few, New: &all}}})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -15,6 +16,11 @@ import (
 
 // Rule is the attributes of a rule as the kernel takes them: expressions, and a comment.
 type Rule string
+
+// uses reports whether a rule looks something up in a set.
+func (r Rule) uses(set string) bool {
+	return strings.Contains(string(r), string(nfnl.Attr(nil, unix.NFTA_LOOKUP_SET, append([]byte(set), 0))))
+}
 
 // Registers of four bytes, of which there are sixteen (linux/netfilter/nf_tables.h). A builder's
 // keys begin at the first one, so that what a map returned is kept above.

@@ -45,9 +45,9 @@ type Set struct {
 	Size    uint32
 
 	// Large says that there may be many elements, without Prefixes. The kernel makes room for at least twice as many
-	// as there are when the table is written whole, which is done again when they are more: a hash that has to grow
-	// in the midst of a transaction takes several times as long (rhashtable of Linux 6.18, whose worker waits for
-	// the end of that).
+	// as there are when the set is written, and the set is made anew, with the rules that use it, when they are more:
+	// a hash that has to grow in the midst of a transaction takes several times as long (rhashtable of Linux 6.18,
+	// whose worker waits for the end of that).
 	Large bool
 
 	// Rank orders the changes of what one packet reads after the other: a set of a higher rank
@@ -110,6 +110,7 @@ type set struct {
 	Set
 	elements netfilter.Refs[packed]
 	fresh    bool // it was not there at the last Write
+	outgrown bool // it is to be made anew
 	gone     bool
 	room     int // for how many elements the kernel has made it, if it is large
 }
@@ -207,7 +208,7 @@ func (t *Table) settle() {
 	for _, s := range t.sets {
 		t.note(s, s.elements.Missing(), true)
 		t.note(s, s.elements.Surplus(), false)
-		s.fresh = false
+		s.fresh, s.outgrown = false, false
 		s.elements.Settle()
 	}
 	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool {

@@ -3,6 +3,7 @@ package nft
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -80,27 +81,46 @@ func TestLookBesideTransactions(t *testing.T) {
 	}
 }
 
-// TestLargeSetGrows: a set that gets more elements than there was room for is written anew, with all that it has.
+// TestLargeSetGrows: a set that gets more elements than there was room for is made anew, with all that it has, and the
+// rules that use it are written again; all else stays.
 func TestLargeSetGrows(t *testing.T) {
 	testbed.NewHostsT(t, "host")[0].Enter(t)
 	x := &Table{Name: "grows"}
-	x.AddSet(Set{Name: "large", Key: []Field{Mark, Mark}, Large: true})
-	x.SetChain("uses", nil, []Rule{NewRule(false).In("large", Destination, Destination).Drop().Rule("")})
-	n := uint32(0)
+	x.AddSet(Set{Name: "large", Key: []Field{Mark, Mark}, Verdicts: true, Large: true})
+	x.AddSet(Set{Name: "not-so-large", Key: []Field{Mark}, Large: true})
+	x.SetChain("end", nil, []Rule{NewRule(false).Drop().Rule("")})
+	x.SetChain("uses", nil, []Rule{NewRule(false).Goto("large", Destination, Destination).Rule("")})
+	x.SetChain("other", nil, []Rule{NewRule(false).In("not-so-large", Destination).Drop().Rule("")})
+	x.Add("not-so-large", Element{Key: Key(uint32(1))}, 1)
+	n, before := uint32(0), map[string]string{}
 	for _, to := range []uint32{10, leastRoom, leastRoom + 1, 3 * leastRoom} {
 		for ; n < to; n++ {
-			x.Add("large", Element{Key: Key(n, n)}, 1)
+			x.Add("large", Element{Key: Key(n, n), Data: "end"}, 1)
 		}
-		whole := x.named["large"].room > 0 && int(to) > x.named["large"].room
-		before := x.handle
+		grows := x.named["large"].room > 0 && int(to) > x.named["large"].room
+		if to == 3*leastRoom { // and one goes
+			x.Add("large", Element{Key: Key(uint32(0), uint32(0)), Data: "end"}, -1)
+			to--
+		}
+		table := x.handle
 		write(t, x)
 		verify(t, x, true)
 		list, there, err := Elements(false, x.Name, "large")
 		if err != nil || !there || len(list) != int(to) {
 			t.Errorf("%d elements, want %d: %v", len(list), to, err)
 		}
-		if anew := before != "" && x.handle != before; anew != whole {
-			t.Errorf("with %d elements the table is made anew %v, want %v", to, anew, whole)
+		if table != "" && x.handle != table {
+			t.Errorf("with %d elements the table is made anew", to)
 		}
+		if uses := table != "" && x.held["uses"] != before["uses"]; uses != grows {
+			t.Errorf("with %d elements the rules that use the set are written again %v, want %v", to, uses, grows)
+		}
+		if table != "" && x.held["other"] != before["other"] {
+			t.Errorf("with %d elements rules are written again that do not use the set", to)
+		}
+		if room := x.named["large"].room; room < int(to) {
+			t.Errorf("there is room for %d of %d elements", room, to)
+		}
+		before = maps.Clone(x.held)
 	}
 }

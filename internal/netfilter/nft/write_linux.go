@@ -25,7 +25,8 @@ func (t *Table) Write() error {
 	if t.Lifetime > 0 {
 		t.AddSet(alive.Set)
 	}
-	written, whole := t.touched, !t.known || t.outgrown()
+	whole := !t.known || !t.renew()
+	written := t.touched
 	t.known = false
 	wrote, err := true, error(nil)
 	if !whole {
@@ -47,11 +48,6 @@ func (t *Table) Write() error {
 		return err
 	}
 	return nil
-}
-
-// outgrown reports whether a set has got more elements than the kernel has made room for.
-func (t *Table) outgrown() bool {
-	return slices.ContainsFunc(t.sets, func(s *set) bool { return s.room > 0 && s.elements.Len() > s.room })
 }
 
 // replace writes all of the table.
@@ -127,20 +123,25 @@ func (t *Table) whole() (*batch, error) {
 		if s.gone {
 			continue
 		}
-		b.elements(unix.NFT_MSG_NEWSETELEM, s, func(yield func(timed) bool) {
-			more := true
-			s.elements.Each(func(p packed, wanted, _ bool) {
-				more = more && (!wanted || yield(timed{Element: p.element()}))
-			})
-			for _, e := range kept[s.Name] {
-				more = more && yield(e)
-			}
-		})
+		b.all(s, kept[s.Name])
 	}
 	if t.Lifetime > 0 {
 		b.grant(t.Lifetime)
 	}
 	return b, nil
+}
+
+// all appends messages that add all elements of a set, and others.
+func (b *batch) all(s *set, others []timed) {
+	b.elements(unix.NFT_MSG_NEWSETELEM, s, func(yield func(timed) bool) {
+		more := true
+		s.elements.Each(func(p packed, wanted, _ bool) {
+			more = more && (!wanted || yield(timed{Element: p.element()}))
+		})
+		for _, e := range others {
+			more = more && yield(e)
+		}
+	})
 }
 
 // dynamic reads what rules have added to sets, unless the table has gone.
@@ -245,23 +246,32 @@ func (t *Table) changes() *batch {
 			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
 		}
 	}
+	for _, name := range t.touched { // rules that go may hold sets
+		if c := t.chains[name]; c.present && (c.had > 0 || t.damaged) {
+			b.flush(name)
+		}
+	}
 	for _, s := range sets { // those that rules need
+		if s.outgrown {
+			b.set(unix.NFT_MSG_DELSET, s)
+			b.set(unix.NFT_MSG_NEWSET, s)
+		}
 		b.create(s)
 		if s.fresh && s.Name == aliveSet {
 			b.grant(t.Lifetime)
 		}
 	}
-	for _, name := range t.touched { // rules that go may hold sets
-		c := t.chains[name]
-		if c.present && (c.had > 0 || t.damaged) {
-			b.flush(name)
-		}
-		if !c.gone {
+	for _, name := range t.touched {
+		if c := t.chains[name]; !c.gone {
 			t.writeRules(b, name, c)
 		}
 	}
 	for _, s := range sets {
-		b.grow(s, true)
+		if s.outgrown {
+			b.all(s, nil)
+		} else {
+			b.grow(s, true)
+		}
 	}
 	for _, s := range sets {
 		b.drop(s)
@@ -440,18 +450,6 @@ func (b *batch) set(command int, s *set) {
 		b.attr(unix.NFTA_SET_DESC|unix.NLA_F_NESTED, desc)
 	}
 	b.end()
-}
-
-// leastRoom is that of a large set, for which the kernel takes 64 KB.
-const leastRoom = 1 << 12
-
-// roomFor returns how many elements a large set of so many has room for.
-func roomFor(elements int) int {
-	room := leastRoom
-	for room < 2*elements {
-		room *= 2
-	}
-	return room
 }
 
 // elements appends messages that add elements to a set or delete them.
