@@ -166,7 +166,7 @@ func (c *Channel) receivePiece(ctx context.Context) (message, error) {
 		fds := rights(oob[:oobn])
 		switch {
 		case flags&unix.MSG_CTRUNC != 0:
-			err = fmt.Errorf("receive file descriptors: %w: raise the limit (ulimit -n)", unix.EMFILE)
+			err = fmt.Errorf("receive file descriptors: %w", withRemedy(unix.EMFILE))
 		case flags&unix.MSG_TRUNC != 0:
 			err = fmt.Errorf("a piece of a message is longer than %d bytes", maxPiece)
 		case n == 0:
@@ -224,6 +224,14 @@ func closeAll(fds []int) {
 	}
 }
 
+// withRemedy returns an error of a call that makes file descriptors, with what is to be done if there are too many.
+func withRemedy(err error) error {
+	if errors.Is(err, unix.EMFILE) {
+		return fmt.Errorf("%w: raise the limit (ulimit -n)", err)
+	}
+	return err
+}
+
 // token is the reading end of a pipe with one byte in it: the process that reads it has everything.
 type token struct{ fd int }
 
@@ -231,7 +239,7 @@ type token struct{ fd int }
 func newToken() (token, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		return token{-1}, fmt.Errorf("make token: %w", err)
+		return token{-1}, fmt.Errorf("make token: %w", withRemedy(err))
 	}
 	defer func() { _ = unix.Close(p[1]) }()
 	if _, err := unix.Write(p[1], []byte{1}); err != nil {

@@ -32,7 +32,7 @@ type Socket struct {
 func NewSocket() (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("make a Unix socket: %w", err)
+		return -1, fmt.Errorf("make a Unix socket: %w", withRemedy(err))
 	}
 	return fd, nil
 }
@@ -225,7 +225,7 @@ func (c *Channel) Hello(ctx context.Context) (h Hello, err error) {
 func Pair() (*Channel, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a channel: %w", err)
+		return nil, nil, fmt.Errorf("make a channel: %w", withRemedy(err))
 	}
 	return newChannel(fds[0]), os.NewFile(uintptr(fds[1]), "handover"), nil
 }

@@ -109,7 +109,7 @@ func TestUpgradeWithoutDescriptors(t *testing.T) {
 		all = append(all, c)
 	}
 	out, err := n.upgrade()
-	if testbed.ExitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
+	if testbed.ExitCode(err) != 1 || !strings.Contains(out, "(ulimit -n)") {
 		t.Errorf("without descriptors: sluice upgrade = %v, %s", err, out)
 	}
 	for _, c := range all {
