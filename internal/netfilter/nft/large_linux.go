@@ -25,8 +25,9 @@ func (t *Table) renew() bool {
 			return false
 		}
 		s.outgrown = true
+		uses := using(s.Name)
 		for name, c := range t.chains {
-			if !c.gone && slices.ContainsFunc(c.rules, func(r Rule) bool { return r.uses(s.Name) }) {
+			if !c.gone && slices.ContainsFunc(c.rules, uses) {
 				t.touch(name, c)
 			}
 		}

@@ -17,9 +17,10 @@ import (
 // Rule is the attributes of a rule as the kernel takes them: expressions, and a comment.
 type Rule string
 
-// uses reports whether a rule looks something up in a set.
-func (r Rule) uses(set string) bool {
-	return strings.Contains(string(r), string(nfnl.Attr(nil, unix.NFTA_LOOKUP_SET, append([]byte(set), 0))))
+// using returns what reports whether a rule looks something up in a set.
+func using(set string) func(Rule) bool {
+	attr := string(nfnl.Attr(nil, unix.NFTA_LOOKUP_SET, append([]byte(set), 0)))
+	return func(r Rule) bool { return strings.Contains(string(r), attr) }
 }
 
 // Registers of four bytes, of which there are sixteen (linux/netfilter/nf_tables.h). A builder's
