@@ -56,7 +56,7 @@ func startPostgres(t *testing.T, l *lab.Lab, most int, hosts ...*testbed.Host) *
 	for i, h := range hosts {
 		data := filepath.Join(dir, strconv.Itoa(i))
 		server, err := h.Command(context.Background(), "setpriv", p.as("postgres", "-D", data, "-h", "*", "-k", "",
-			"-c", "fsync=off", "-c", "shared_buffers=8MB", "-c", fmt.Sprint("max_connections=", most+3),
+			"-c", "fsync=off", "-c", "shared_buffers=8MB", "-c", fmt.Sprint("max_connections=", most+4),
 			"-c", "superuser_reserved_connections=3")...).Launch()
 		testbed.Check(t, err)
 		t.Cleanup(func() {
@@ -84,6 +84,24 @@ func (p *postgres) ask(h *testbed.Host, sql string) (string, error) {
 		return "", fmt.Errorf("psql: %w: %s", err, out)
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// lock has a server's transactions wait until release is called. The connection that locks stays open: the one that
+// the server takes beside those of user app and the three that are reserved.
+func (p *postgres) lock(h *testbed.Host) (release func()) {
+	p.t.Helper()
+	c := p.l.Node.Command(context.Background(), filepath.Join(p.bin, "psql"), "-h", h.Addr4.String(), "-U", "postgres",
+		"-c", "begin", "-c", "lock table pgbench_accounts", "-f", "-", "app")
+	in, err := c.StdinPipe()
+	testbed.Check(p.t, err)
+	process, err := c.Launch()
+	testbed.Check(p.t, err)
+	p.t.Cleanup(func() { process.Stop(os.Kill) })
+	p.l.Eventually("the table is locked", func() bool { return strings.Contains(process.Log.String(), "LOCK TABLE") })
+	return func() {
+		_, err := in.Write([]byte("commit;\n"))
+		testbed.Check(p.t, err)
+	}
 }
 
 // clients returns how many connections user app has to a server.
@@ -154,9 +172,13 @@ func TestPostgreSQL(t *testing.T) {
 	l.Start("--handover-socket", socket)
 
 	// a thread each: to connect blocks one
+	release := p.lock(one)
 	all := p.bench("10.96.0.54", "-n", "-S", "-C", "-c", "100", "-j", "100", "-t", "4")
-	l.Eventually("clients wait", func() bool { return l.Metric("sluice_tcp_queued_connections") > 0 })
+	others := func() bool { return l.Metric("sluice_tcp_queued_connections") == 100-limit }
+	l.Eventually("all clients wait that are too many", others)
 	l.HandOver("--handover-socket", socket)
+	l.Eventually("they wait for the next process", others)
+	release()
 	if log := all.expect(0); !strings.Contains(log, "processed: 400/400") || strings.Contains(log, "FATAL") {
 		t.Errorf("pgbench: %s", log)
 	}
