@@ -59,6 +59,12 @@ const (
 
 	// atOnce is how many packets are decided before their verdicts are sent.
 	atOnce = 64
+
+	// gather is how long packets are left to come together where one has come less than often after another, as network
+	// cards do it: to wake a thread on another core costs the core that handles the packet more than the rest of it
+	// (bench/results/inside.md). The kernel makes it up to twice as long (PR_SET_TIMERSLACK of prctl(2)).
+	gather = 50 * time.Microsecond
+	often  = 10 * gather
 )
 
 // queue is one of the queues. It is used by one goroutine, but for its counters.
@@ -168,10 +174,13 @@ func (q *queue) answer(fd int) error {
 // costs a packet up to 10 us (bench/results/inside.md).
 func (q *queue) run(fd int) {
 	defer close(q.ended)
-	for q.errno == nil && !q.closing.Load() {
-		if !q.some(fd, false) {
-			q.some(fd, true)
+	for fast := false; q.errno == nil && !q.closing.Load(); {
+		if q.some(fd, false) || fast && q.gathered(fd) {
+			continue
 		}
+		since := time.Now()
+		q.some(fd, true)
+		fast = time.Since(since) < often
 	}
 	for q.errno == nil && q.some(fd, false) {
 		continue
@@ -179,6 +188,13 @@ func (q *queue) run(fd int) {
 	if q.errno != nil {
 		_ = q.file.Close()
 	}
+}
+
+// gathered lets packets come together, decides them, and reports whether there was any.
+func (q *queue) gathered(fd int) bool {
+	d := unix.NsecToTimespec(int64(gather))
+	_ = unix.Nanosleep(&d, nil) // a signal may end it sooner
+	return q.some(fd, false)
 }
 
 // some decides what there is, up to atOnce packets, after it has waited for the first, or not, and reports whether
