@@ -377,6 +377,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	}
 	policies := b.inForce(s)
 	to.state.policies.Store(policies)
+	to.state.countsInFlight.Store(policies.CountsInFlight())
 	if policies.MaxEndpointConnections > 0 && s.Protocol != UDP { // flows of UDP do not end by themselves
 		to.limit = uint64(policies.MaxEndpointConnections)
 		to.state.line()

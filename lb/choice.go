@@ -37,6 +37,11 @@ func (c Choice) ProxyVersion() uint8 {
 	return c.Policies().ProxyVersion(c.backend.service.id.Protocol)
 }
 
+// CountsInFlight is Policies.CountsInFlight of the service that c is for, in one atomic load.
+func (c Choice) CountsInFlight() bool {
+	return c.backend != nil && c.backend.service.countsInFlight.Load()
+}
+
 // Live reports whether the backend is still in the current table and ready or
 // serving. It is one atomic load, for each datagram of a flow that does not end by itself.
 func (c Choice) Live() bool {

@@ -107,6 +107,13 @@ func (p Policies) Or(d *Policies) *Policies {
 	return &p
 }
 
+// CountsInFlight reports whether it matters to choices, or to limits, how many connections are in flight.
+func (p *Policies) CountsInFlight() bool {
+	a, _, _ := parseScheduler(p.Scheduler)
+	return a == leastConnections || a == twoChoices || a == peakEWMA ||
+		p.MaxConnections > 0 || p.MaxEndpointConnections > 0 || p.MaxClientConnections > 0
+}
+
 // Logs reports whether connections and flows that have ended are logged, and whether only those that have not ended as
 // they should.
 func (p *Policies) Logs() (some, onlyErrors bool) {
@@ -190,4 +197,11 @@ func (b *Balancer) Policies(f Frontend) *Policies {
 		return snap.service(at.slot).state.policies.Load()
 	}
 	return &b.Defaults
+}
+
+// CountsInFlight is Policies.CountsInFlight of the service that has a frontend. It neither allocates nor waits.
+func (b *Balancer) CountsInFlight(f Frontend) bool {
+	snap := b.load()
+	at, ok := snap.table.index.find(&f)
+	return ok && snap.service(at.slot).state.countsInFlight.Load()
 }

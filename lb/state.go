@@ -36,6 +36,8 @@ type state struct {
 	runs     [kinds]runs
 	policies atomic.Pointer[Policies] // that hold
 
+	countsInFlight atomic.Bool // as the policies say, for each connection
+
 	sticky        atomic.Pointer[stickyTable] // nil until the service has affinity
 	conversations *conversations              // nil but for UDP
 

@@ -22,7 +22,14 @@ const (
 	chainChosen   = "chosen"   // flows that a process has chosen an endpoint for
 
 	setRetriedPorts = "retried-node-ports"
+
+	setCounted      = "counted" // addresses: all turns of connections are to be heard of
+	setCountedPorts = "counted-node-ports"
 )
+
+// fewEvents are those that all connections have (enum ip_conntrack_events of linux/netfilter/nf_conntrack_common.h):
+// all but IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of state.
+const fewEvents = 0xffff &^ (1<<4 | 1<<5)
 
 // askHooks come after conntrack, and before nat: a packet leaves a queue for the next base chain.
 var askHooks = map[string]*nft.Hook{
@@ -69,10 +76,15 @@ func (s *shape) asks(t *nft.Table) {
 		})
 	}
 	refused := func() *nft.Builder { return s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)) }
-	chosen := []nft.Rule{
-		refused().GotoChain(chainReject).Rule("refused"),
-		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule(""),
+	chosen := []nft.Rule{refused().GotoChain(chainReject).Rule("refused")}
+	if s.ask.Events {
+		t.AddSet(nft.Set{Name: setCounted, Key: frontend})
+		t.AddSet(nft.Set{Name: setCountedPorts, Key: frontend[1:]})
+		chosen = append(chosen, s.rule().Protocol(unix.IPPROTO_TCP).NotIn(setCounted, asked...).
+			NotIn(setCountedPorts, port...).Events(fewEvents).Rule("it does not matter what is in flight"))
 	}
+	chosen = append(chosen,
+		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule(""))
 	if !s.ipv6 { // else the process says so itself: there is no rule that does
 		chosen = append([]nft.Rule{refused().Protocol(unix.IPPROTO_SCTP).RejectProtocol().Rule("refused")}, chosen...)
 	}

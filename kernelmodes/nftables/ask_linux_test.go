@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
@@ -17,7 +18,7 @@ import (
 // TestAskModel walks through random sets of Services with Ask. After each change the kernel holds what was written, and
 // has the numbers that the engine says, each for its endpoint.
 func TestAskModel(t *testing.T) {
-	ask := Ask{First: 1, Count: 2, Mask: 0xffff0000, Target: true}
+	ask := Ask{First: 1, Count: 2, Mask: 0xffff0000, Target: true, Events: true}
 	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
@@ -75,6 +76,44 @@ func TestAskModel(t *testing.T) {
 		if same == 0 {
 			t.Error("no process has taken over")
 		}
+	})
+}
+
+// TestCounted: the kernel knows the addresses of Services of which it matters what is in flight.
+func TestCounted(t *testing.T) {
+	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
+		plain := lab.Simple("plain", lab.VIP(v6, 1).String(), 80, lb.TCP)
+		counts := lab.Simple("counts", lab.VIP(v6, 2).String(), 80, lb.TCP)
+		nodePort := lb.Address{Addr: netip.AddrPortFrom(netfilter.Unspecified(v6), 30080), Kind: lb.NodePort}
+		counts.Addresses = append(counts.Addresses, nodePort)
+		udp := lab.Simple("udp", lab.VIP(v6, 3).String(), 80, lb.UDP)
+		e := &Engine{IPv6: v6, Ask: Ask{First: 1, Count: 1, Mask: 0xffff0000, Target: true, Events: true,
+			Defaults: lb.Policies{MaxConnections: 10}}}
+		wants := func(addrs, ports int) {
+			t.Helper()
+			syncOn(t, h, e, lab.Whole(plain, counts, udp))
+			h.DoT(t, func() error {
+				for set, want := range map[string]int{setCounted: addrs, setCountedPorts: ports} {
+					list, err := e.left(set)
+					if err != nil {
+						return err
+					}
+					if len(list) != want {
+						t.Errorf("%s has %d elements, want %d", set, len(list), want)
+					}
+				}
+				return nil
+			})
+			if !read(t, h, e) {
+				t.Error("the kernel does not hold what was written")
+			}
+		}
+		wants(2, 1)
+		e.Ask.Defaults = lb.Policies{}
+		counts.Policies, udp.Policies = &lb.Policies{Scheduler: "lc"}, &lb.Policies{Scheduler: "lc"}
+		wants(1, 1)
+		counts.Policies = &lb.Policies{Scheduler: "sh"}
+		wants(0, 0)
 	})
 }
 

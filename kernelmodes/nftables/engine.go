@@ -46,6 +46,12 @@ type Ask struct {
 	// Target uses the target NFQUEUE of iptables, for kernels whose nf_tables has no queues.
 	Target bool
 
+	// Events has conntrack make fewer events about connections of TCP to Services of which it does not matter what is
+	// in flight (lb.Policies.CountsInFlight, with Defaults where they request nothing): none about changes of state but
+	// the first answer and the end of the entry. False is for kernels whose nf_tables does not know it.
+	Events   bool
+	Defaults lb.Policies
+
 	// Share is how many of the numbers the endpoints of one Service may have: there are 65,534 in sixteen bits, and one
 	// that would have more is to leave some to others. 0: all.
 	Share shares.Percent

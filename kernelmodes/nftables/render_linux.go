@@ -52,6 +52,7 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 	svc, svl, ext := prefixCluster+name, prefixLocal+name, prefixExternal+name
 	used := make(map[string]bool) // chains
 	var extLocal bool
+	counts := s.ask.Events && service.Protocol == lb.TCP && service.Requests().Or(&s.ask.Defaults).CountsInFlight()
 	for _, a := range service.Addresses {
 		if a.Kind == lb.NodePort && a.Addr.Addr().IsLoopback() {
 			continue
@@ -59,15 +60,18 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		if a.Kind == lb.ClusterIP {
 			u.add(setIPs, nft.Element{Key: nft.Key(a.Addr.Addr())})
 		}
-		set, ask, retried := setServices, setAsked, setRetried
+		set, ask, retried, counted := setServices, setAsked, setRetried, setCounted
 		if a.Addr.Addr().IsUnspecified() {
-			set, ask, retried = setNodePorts, setAskedPorts, setRetriedPorts
+			set, ask, retried, counted = setNodePorts, setAskedPorts, setRetriedPorts, setCountedPorts
 		}
 		if s.ask.Count > 0 { // also without endpoints: the process may keep the packet until there is one
 			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
 			if service.Protocol == lb.TCP && service.Requests().RetryRefused == lb.On {
 				u.add(retried, nft.Element{Key: key(service.Protocol, a.Addr)})
 				u.retries = 1
+			}
+			if counts {
+				u.add(counted, nft.Element{Key: key(service.Protocol, a.Addr)})
 			}
 		}
 		inside, outside := service.Verdicts(a)

@@ -3,6 +3,7 @@ package queue
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -56,10 +57,12 @@ func failing(t *testing.T, v6, refuses bool, policies lb.Policies) (n *node, s l
 // TestSilentEndpoint: of three endpoints one drops packets. Its clients wait for one retransmission of their own and
 // get another endpoint; after five failures none meets it, and the others have exact turns.
 func TestSilentEndpoint(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
-		t.Run(lab.Family(v6), func(t *testing.T) {
+	for i := range 4 {
+		v6, policies := i%2 == 1, []lb.Policies{counting, {}}[i/2]
+		counts := policies.CountsInFlight()
+		t.Run(fmt.Sprintf("%s/counts=%v", lab.Family(v6), counts), func(t *testing.T) {
 			t.Parallel()
-			n, s, _ := failing(t, v6, false, lb.Policies{})
+			n, s, _ := failing(t, v6, false, policies)
 			var all []net.Conn
 			for i := range 15 {
 				begun := time.Now()
@@ -75,7 +78,9 @@ func TestSilentEndpoint(t *testing.T) {
 			if got := n.Stats().Flows; got.Silent != 5 || repeated(t, n.Client) != 5 {
 				t.Errorf("%+v, and %d SYNs were sent again, want 5", got, repeated(t, n.Client))
 			}
-			if got := n.inFlight(&s); got[0]+got[2] != 115 || got[1] != 0 || max(got[0], got[2])-min(got[0], got[2]) > 5 {
+			if !counts {
+				n.awaits(&s, 0, 0, 0)
+			} else if got := n.inFlight(&s); got[0]+got[2] != 115 || got[1] != 0 || max(got[0], got[2])-min(got[0], got[2]) > 5 {
 				t.Errorf("in flight %d, want no one at the second, and the others equal", got)
 			}
 			for _, c := range all {
@@ -216,7 +221,7 @@ func TestClientResets(t *testing.T) {
 // TestUnreachable: conntrack does not show ICMP errors; an endpoint that is not reachable has not answered.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	n, s, _ := failing(t, false, true, lb.Policies{})
+	n, s, _ := failing(t, false, true, counting)
 	n.Pods[1].Run(t, "iptables-nft", "-I", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "icmp-host-unreachable")
 	for range 3 {
 		if _, err := n.dial(&s, testbed.Patience); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
@@ -230,7 +235,8 @@ func TestUnreachable(t *testing.T) {
 // TestAttempts: a client whose endpoints are silent gets another one each time, until it has had as many as may be.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
-	n, s, mend := failing(t, false, false, lb.Policies{OutlierEjection: lb.Off, ConnectAttempts: 2})
+	n, s, mend := failing(t, false, false, lb.Policies{Scheduler: "lc", OutlierEjection: lb.Off,
+		ConnectAttempts: 2})
 	mends := []func(){n.filtered(n.Pods[0], false, "INPUT"), mend, n.filtered(n.Pods[2], false, "INPUT")}
 	served := make(chan error)
 	go func() { _, err := n.dial(&s, testbed.Patience); served <- err }()
@@ -258,7 +264,7 @@ func TestAttempts(t *testing.T) {
 // TestAloneAndSilent: the only endpoint stays that of a client, and is in flight, for as long as it takes to answer.
 func TestAloneAndSilent(t *testing.T) {
 	t.Parallel()
-	n, s, mend := failing(t, false, false, lb.Policies{})
+	n, s, mend := failing(t, false, false, counting)
 	s.Backends = s.Backends[1:2]
 	n.Sync(s)
 	served := make(chan error)
@@ -276,7 +282,7 @@ func TestAloneAndSilent(t *testing.T) {
 // TestDroppedHere: what the node's own rules drop is no failure of the endpoint, and not in flight.
 func TestDroppedHere(t *testing.T) {
 	t.Parallel()
-	n, s, mend := failing(t, false, false, lb.Policies{})
+	n, s, mend := failing(t, false, false, counting)
 	mend()
 	end := n.filtered(n.Node, false, "FORWARD")
 	if _, err := n.dial(&s, 1500*time.Millisecond); err == nil {

@@ -24,6 +24,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// counting are policies by which it matters what is in flight.
+var counting = lb.Policies{MaxConnections: 1 << 30}
+
 // echoing is a Service of all pods, which echo.
 func (n *node) echoing(p lb.Protocol, v6 bool, policies lb.Policies) lb.Service {
 	n.T.Helper()
@@ -263,7 +266,7 @@ func TestFlowsCross(t *testing.T) {
 func TestLostEvents(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 3})
-	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s := n.echoing(lb.TCP, false, counting)
 	n.Sync(s)
 	all := n.open(&s, 9)
 	n.awaits(&s, 3, 3, 3)
@@ -271,15 +274,7 @@ func TestLostEvents(t *testing.T) {
 	for _, c := range all[:8] {
 		testbed.Check(t, c.Close())
 	}
-	testbed.Eventually(t, "all have ended", func() bool {
-		ended := 0
-		testbed.Check(t, n.following.entries.Entries(false, nil, func(e *conntrack.Entry) {
-			if e.State == conntrack.TCPTimeWait {
-				ended++
-			}
-		}))
-		return ended == 8
-	})
+	testbed.Eventually(t, "all have ended", func() bool { return n.inState(false, conntrack.TCPTimeWait) == 8 })
 	n.Node.Run(t, "conntrack", "-D", "-p", "tcp", "--state", "TIME_WAIT")
 	if got := n.inFlight(&s); !slices.Equal(got, []uint64{3, 3, 3}) {
 		t.Errorf("in flight without events: %d", got)
@@ -300,7 +295,7 @@ func TestNoEvents(t *testing.T) {
 	if err := n.Cannot(); err != errNoEvents {
 		t.Errorf("it says %v", err)
 	}
-	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s := n.echoing(lb.TCP, false, counting)
 	n.Sync(s)
 	n.open(&s, 3)
 	n.awaits(&s, 0, 0, 0)
@@ -311,7 +306,7 @@ func TestNoEvents(t *testing.T) {
 func TestReusedPorts(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 1})
-	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s := n.echoing(lb.TCP, false, counting)
 	n.Sync(s)
 	testbed.Check(t, n.following.events.Only(nil)) // what comes is said below
 	client := netip.AddrPortFrom(n.Client.Addr4, 4000)
@@ -346,7 +341,7 @@ func TestShare(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 1})
 	one, other := n.echoing(lb.UDP, false, lb.Policies{}), n.echoing(lb.UDP, true, lb.Policies{})
-	limited := n.echoing(lb.TCP, false, lb.Policies{MaxConnections: 1 << 30})
+	limited := n.echoing(lb.TCP, false, counting)
 	limited.Name, one.Name, other.Name = "limited", "one", "other"
 	n.Sync(one, other, limited)
 	ask := func(s *lb.Service, client netip.Addr, count int) (dropped int) {

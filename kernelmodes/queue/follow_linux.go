@@ -39,11 +39,12 @@ const (
 // following is what follows flows.
 type following struct {
 	flowTable
-	reached reached
-	events  *conntrack.Events
-	table   *conntrack.Conn // to read it
-	entries *conntrack.Conn // to look at single ones, and delete them
-	cannot  error           // why flows are not followed
+	reached   reached
+	answering answering
+	events    *conntrack.Events
+	table     *conntrack.Conn // to read it
+	entries   *conntrack.Conn // to look at single ones, and delete them
+	cannot    error           // why flows are not followed
 
 	read chan struct{} // has a value when the table is to be read
 	lost chan struct{} // has a value when events were
@@ -171,10 +172,13 @@ func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 	one, known := p.flows[k]
 	if !known || !one.choice.Valid() {
 		p.mu.Unlock()
+		if gone && !known {
+			f.answering.forget(&k)
+		}
 		return known
 	}
 	answered, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
-	before := one
+	before, enough := one, answered && one.isKnownEnough(&k)
 	switch {
 	case ended && !one.endsBy(e, k.isUDP()):
 		if one.again && e.Replies == one.choice.Backend() {
@@ -183,7 +187,7 @@ func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 		}
 		p.mu.Unlock()
 		return true
-	case ended:
+	case ended, enough:
 		f.remove(p, &k, &one)
 	default:
 		if answered {
@@ -196,10 +200,21 @@ func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 	if answered && before.id == 0 {
 		s.answer(&k, &before)
 	}
-	if ended {
+	switch {
+	case ended:
 		s.end(&k, &before, e)
+	case enough:
+		f.answering.add(&k, s.engineFor(addrOf(k.client)).Number(before.choice.Backend()))
+		before.end(&k)
 	}
 	return true
+}
+
+// isKnownEnough reports whether a connection that was answered is followed no longer: where it does not matter what is
+// in flight the kernel does not say when it ends (nftables.Ask.Events). One whose first packet was held may have that
+// in a queue still, as the client has sent it again.
+func (one *flow) isKnownEnough(k *flowKey) bool {
+	return k.isTCP() && !one.held && !one.choice.CountsInFlight()
 }
 
 // endsBy reports whether the end of an entry is that of a flow, and not of one before that had the same ports.
@@ -364,12 +379,17 @@ func (s *Server) endAll(which func(*flow) bool) {
 
 // adopt has a flow be known that another process, or the kernel, has chosen for.
 func (s *Server) adopt(e *conntrack.Entry) {
-	service, _, ok := s.Balancer.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
+	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
+	service, _, ok := s.Balancer.Table().Lookup(asked)
 	if !ok || s.Asks == nil || !s.Asks(service.ID) ||
 		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
 		return
 	}
 	k := keyOf(e.Protocol, e.Src, e.Dst)
+	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !s.Balancer.CountsInFlight(asked) {
+		s.following.answering.add(&k, s.engineFor(addrOf(k.client)).Number(e.Replies))
+		return
+	}
 	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: s.following.turn,
 		admission: s.Balancer.Readmit(service.ID, e.Src.Addr())}
 	if e.Status&conntrack.SeenReply != 0 {

@@ -20,9 +20,10 @@ func TestRetryRefused(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(lab.Family(v6), func(t *testing.T) {
 			t.Parallel()
-			n, s, _ := failing(t, v6, true, lb.Policies{RetryRefused: lb.On, OutlierEjection: lb.Off})
+			n, s, _ := failing(t, v6, true, lb.Policies{RetryRefused: lb.On, OutlierEjection: lb.Off,
+				MaxConnections: counting.MaxConnections})
 			plain := s
-			plain.Name, plain.Policies = "plain", nil
+			plain.Name, plain.Policies = "plain", &counting
 			plain.Addresses = []lb.Address{{Addr: lab.At(lab.VIP(v6, 2), 80), Kind: lb.ClusterIP}}
 			alone := s
 			alone.Name, alone.Backends = "alone", s.Backends[1:2]

@@ -18,10 +18,13 @@ import (
 // Probe returns what engines are to be made with, a queue for each core, and checks that this host can forward so: with
 // queues of nf_tables, or else by the target of iptables. The error is that of the engine's Probe.
 func Probe(ctx context.Context) (ask nftables.Ask, err error) {
-	for _, target := range []bool{false, true} {
-		ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: Mask, Target: target}
-		if err = (&nftables.Engine{Ask: ask}).Probe(ctx); err == nil {
-			break
+	for _, events := range []bool{true, false} {
+		for _, target := range []bool{false, true} {
+			ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: Mask, Target: target,
+				Events: events}
+			if err = (&nftables.Engine{Ask: ask}).Probe(ctx); err == nil {
+				return ask, nil
+			}
 		}
 	}
 	return ask, err
@@ -235,6 +238,9 @@ func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 	} else if known && one.failed != nil {
 		return s.engine(f).Number(one.failed.last)
 	}
+	if number = s.following.answering.of(k); number != 0 {
+		return number
+	}
 	choice, err := s.Balancer.Pick(*f)
 	if err != nil {
 		return 0
@@ -245,8 +251,10 @@ func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 }
 
 // engine returns that of the family of a flow.
-func (s *Server) engine(f *lb.Flow) *nftables.Engine {
-	if f.Client.Is6() {
+func (s *Server) engine(f *lb.Flow) *nftables.Engine { return s.engineFor(f.Client) }
+
+func (s *Server) engineFor(client netip.Addr) *nftables.Engine {
+	if client.Is6() {
 		return s.Engines[1]
 	}
 	return s.Engines[0]

@@ -36,6 +36,13 @@ func (b *Builder) Unconfirmed() *Builder {
 	return b.masked(conntrack(expr.CtKeySTATUS), confirmed, false)
 }
 
+// Events has conntrack make no other events about a flow that is new than some: bits, as of enum ip_conntrack_events of
+// linux/netfilter/nf_conntrack_common.h (ct event set).
+func (b *Builder) Events(mask uint32) *Builder {
+	return b.add(&expr.Immediate{Register: firstRegister, Data: binary.NativeEndian.AppendUint32(nil, mask)},
+		&expr.Ct{Register: firstRegister, Key: expr.CtKeyEVENTMASK, SourceRegister: true})
+}
+
 // MarkWithin loads some bits of the packet's mark.
 func MarkWithin(mask uint32) Load {
 	return func(b *Builder, reg uint32) uint32 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -61,7 +62,8 @@ func (q *queues) has(id lb.ID) bool {
 	return q.ours[id]
 }
 
-// changed notes what a family has on the path, and has flows be found that were there before.
+// changed notes what a family has on the path, and has flows be found that were there before: where Services have come,
+// and where it begins to matter what is in flight.
 func (q *queues) changed(d *lb.Delta, ipv6 bool) {
 	q.there.Lock()
 	if d.Whole {
@@ -74,7 +76,9 @@ func (q *queues) changed(d *lb.Delta, ipv6 bool) {
 		q.ours[s.ID] = true
 	}
 	q.there.Unlock()
-	if len(d.Added) > 0 && q.answering.Load() {
+	counts := func(s *lb.Service) bool { return s.Requests().Or(&q.server.Balancer.Defaults).CountsInFlight() }
+	begins := func(x lb.Change) bool { return !counts(x.Old) && counts(x.New) }
+	if (len(d.Added) > 0 || slices.ContainsFunc(d.Changed, begins)) && q.answering.Load() {
 		q.server.Read()
 	}
 }
@@ -83,7 +87,7 @@ func (q *queues) changed(d *lb.Delta, ipv6 bool) {
 func (s *steering) queueEngine(ctx context.Context, f *agent.Family, t *steeredFamily) {
 	err := s.queues.probe(ctx)
 	e := &nftables.Engine{IPv6: t.ipv6, Ask: s.queues.server.Ask, Lifetime: s.config.Kernel.RulesLifetime}
-	e.Ask.Share = sharesOf(&s.config.DataPath).Service
+	e.Ask.Share, e.Ask.Defaults = sharesOf(&s.config.DataPath).Service, s.config.DataPath.Policies
 	rules := &s.config.Document.NFTables
 	e.Masquerade = s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll)
 	if err == nil && e.Mark()&e.Ask.Mask != 0 {

@@ -337,7 +337,8 @@ func (s scrape) queue(n Queue) {
 		"(limited), or in the midst of connections that the kernel does not know (stray).", "result",
 		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited},
 			{"stray", n.Strays}})
-	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say.",
+	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say: "+
+		"connections of TCP until they are answered, where no policy of their Service goes by what is open.",
 		float64(n.Known))
 	s.counters("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, by whose "+
 		"share was full: that of all together, or of the client, or of the Service (--max-client-share, "+
