@@ -60,16 +60,21 @@ const (
 	// atOnce is how many packets are decided before their verdicts are sent.
 	atOnce = 64
 
-	// gather is how long packets are left to come together where one has come less than often after another, as network
-	// cards do it: to wake a thread on another core costs the core that handles the packet more than the rest of it
-	// (bench/results/inside.md). The kernel makes it up to twice as long (PR_SET_TIMERSLACK of prctl(2)).
-	gather = 50 * time.Microsecond
-	often  = 10 * gather
+	// Packets are left to come together where one has come less than often after another, as network cards do it: to
+	// wake a thread, or to switch to it, costs the core that handles the packet more than the rest of it
+	// (bench/results/inside.md). It is for shortest, and where the cores of the queue are full of work for up to
+	// longest, while some come meanwhile, but not more than enough. The kernel adds up to 50 us (PR_SET_TIMERSLACK of
+	// prctl(2)).
+	shortest = 50 * time.Microsecond
+	longest  = 16 * shortest
+	often    = 10 * shortest
+	enough   = 24
 )
 
 // queue is one of the queues. It is used by one goroutine, but for its counters.
 type queue struct {
 	number uint16
+	cores  cores
 	file   *os.File
 	conn   syscall.RawConn
 	ended  chan struct{}
@@ -77,6 +82,7 @@ type queue struct {
 	took   func(packets int, d time.Duration) // nil: it is not measured
 
 	packet   Packet
+	settled  int    // of the verdicts since cores.decided
 	last     uint32 // number of the packet read last
 	message  []byte
 	verdicts []byte
@@ -87,6 +93,8 @@ type queue struct {
 	// that the socket is empty.
 	flows   [256]flow
 	drained uint64
+
+	gather time.Duration // how long packets are left to come together
 
 	closing atomic.Bool
 
@@ -100,14 +108,15 @@ type flow struct {
 	drained uint64 // when it was
 }
 
-func open(number uint16, decide func(*Packet) Verdict, took func(int, time.Duration)) (*queue, error) {
+func open(number uint16, on *cores, decide func(*Packet) Verdict, took func(int, time.Duration)) (*queue, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	q := &queue{
-		number: number, file: os.NewFile(uintptr(fd), "nfnetlink_queue"), ended: make(chan struct{}), decide: decide,
-		took: took, message: make([]byte, 1<<12), verdicts: make([]byte, 0, atOnce*verdictBytes),
+		number: number, cores: *on, file: os.NewFile(uintptr(fd), "nfnetlink_queue"), ended: make(chan struct{}),
+		decide: decide, took: took, gather: shortest,
+		message: make([]byte, 1<<12), verdicts: make([]byte, 0, atOnce*verdictBytes),
 	}
 	q.conn, err = q.file.SyscallConn()
 	err = errors.Join(err,
@@ -174,15 +183,16 @@ func (q *queue) answer(fd int) error {
 // costs a packet up to 10 us (bench/results/inside.md).
 func (q *queue) run(fd int) {
 	defer close(q.ended)
+	q.cores.enter()
 	for fast := false; q.errno == nil && !q.closing.Load(); {
-		if q.some(fd, false) || fast && q.gathered(fd) {
+		if q.several(fd, false) || fast && q.gathered(fd) {
 			continue
 		}
 		since := time.Now()
-		q.some(fd, true)
+		q.several(fd, true)
 		fast = time.Since(since) < often
 	}
-	for q.errno == nil && q.some(fd, false) {
+	for q.errno == nil && q.several(fd, false) {
 		continue
 	}
 	if q.errno != nil {
@@ -192,14 +202,22 @@ func (q *queue) run(fd int) {
 
 // gathered lets packets come together, decides them, and reports whether there was any.
 func (q *queue) gathered(fd int) bool {
-	d := unix.NsecToTimespec(int64(gather))
+	before := q.packets.Load()
+	d := unix.NsecToTimespec(int64(q.gather))
 	_ = unix.Nanosleep(&d, nil) // a signal may end it sooner
-	return q.some(fd, false)
+	any := q.several(fd, false)
+	switch n := q.packets.Load() - before; {
+	case n == 0 || n > enough || !q.cores.full:
+		q.gather = max(q.gather/2, shortest)
+	default:
+		q.gather = min(q.gather*2, longest)
+	}
+	return any
 }
 
-// some decides what there is, up to atOnce packets, after it has waited for the first, or not, and reports whether
+// several decides what there is, up to atOnce packets, after it has waited for the first, or not, and reports whether
 // there was anything.
-func (q *queue) some(fd int, wait bool) bool {
+func (q *queue) several(fd int, wait bool) bool {
 	var begun time.Time
 	before := q.packets.Load()
 	any, empty := false, false
@@ -226,8 +244,11 @@ func (q *queue) some(fd int, wait bool) bool {
 	if empty {
 		q.drained++
 	}
-	if n := q.packets.Load() - before; n > 0 && q.took != nil {
-		q.took(int(n), time.Since(begun))
+	if n := int(q.packets.Load() - before); n > 0 {
+		q.cores.decided(q.settled, n-q.settled, !empty, time.Now())
+		if q.settled = 0; q.took != nil {
+			q.took(n, time.Since(begun))
+		}
 	}
 	return any
 }
@@ -293,6 +314,9 @@ func (q *queue) judge(attrs []byte) {
 		v = q.again(id)
 	} else {
 		q.odd.Add(1)
+	}
+	if v.Settled {
+		q.settled++
 	}
 	if v.Action != Hold {
 		q.verdicts = appendVerdict(q.verdicts, q.number, id, v)
