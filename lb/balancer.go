@@ -375,7 +375,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	if from == &fresh {
 		to.state = newState(s.ID, b)
 	}
-	policies := b.inForce(s)
+	policies := s.InForce(&b.Defaults)
 	to.state.policies.Store(policies)
 	to.state.countsInFlight.Store(policies.CountsInFlight())
 	if policies.MaxEndpointConnections > 0 && s.Protocol != UDP { // flows of UDP do not end by themselves

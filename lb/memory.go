@@ -57,7 +57,7 @@ func (b *Balancer) Remember(all []Stats) {
 		if bad {
 			b.rebuild(slot, service)
 		}
-		window := window(b.inForce(b.load().table.at(slot)))
+		window := window(b.load().table.at(slot).InForce(&b.Defaults))
 		for i := range m.Backends { // now that those are eligible that were
 			if k := by(m.Backends[i].Addr); k != nil {
 				k.resumePace(&m.Backends[i].Pace, window)

@@ -114,6 +114,14 @@ func (p *Policies) CountsInFlight() bool {
 		p.MaxConnections > 0 || p.MaxEndpointConnections > 0 || p.MaxClientConnections > 0
 }
 
+// InForce returns what holds for s: what it requests, else what is given for all.
+func (s *Service) InForce(defaults *Policies) *Policies {
+	if s.Policies == nil {
+		return defaults
+	}
+	return s.Policies.Or(defaults)
+}
+
 // Logs reports whether connections and flows that have ended are logged, and whether only those that have not ended as
 // they should.
 func (p *Policies) Logs() (some, onlyErrors bool) {
@@ -170,14 +178,6 @@ func (s *Service) Requests() *Policies {
 // samePolicies reports whether s and t request the same.
 func (s *Service) samePolicies(t *Service) bool {
 	return s.Policies == t.Policies || *s.Requests() == *t.Requests()
-}
-
-// inForce returns what holds for a service: what it requests, else what is given for all.
-func (b *Balancer) inForce(s *Service) *Policies {
-	if s.Policies == nil {
-		return &b.Defaults
-	}
-	return s.Policies.Or(&b.Defaults)
 }
 
 // Policies returns what holds for connections of the service that c is for, at this moment and also after the service

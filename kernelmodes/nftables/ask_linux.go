@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,17 +20,34 @@ const (
 	setAskedPorts = "asked-node-ports"
 	setNumbered   = "numbered" // bits of a mark: the endpoint
 	setRetried    = "retried"  // addresses: a client that an endpoint refuses is to ask again
+	chainAsk      = "ask"      // new flows to Services
+	chainFollow   = "follow"   // those of which it does not matter when they end
 	chainChosen   = "chosen"   // flows that a process has chosen an endpoint for
 
 	setRetriedPorts = "retried-node-ports"
 
 	setCounted      = "counted" // addresses: all turns of connections are to be heard of
 	setCountedPorts = "counted-node-ports"
+
+	setFollowed      = "followed" // addresses: all connections are followed to their end
+	setFollowedPorts = "followed-node-ports"
+
+	setRecent = "recent" // addresses that were asked a moment ago
 )
 
-// fewEvents are those that all connections have (enum ip_conntrack_events of linux/netfilter/nf_conntrack_common.h):
-// all but IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of state.
-const fewEvents = 0xffff &^ (1<<4 | 1<<5)
+// followWindow is the time in which Ask.Follow connections are followed, and mostRecent of how many addresses.
+const (
+	followWindow = 250 * time.Millisecond
+	mostRecent   = 65535
+)
+
+// Events of conntrack (enum ip_conntrack_events of linux/netfilter/nf_conntrack_common.h): few are those that all
+// connections have, without IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of state; the last is
+// IPCT_DESTROY.
+const (
+	fewEvents = 0xffff &^ (1<<4 | 1<<5)
+	lastEvent = 1 << 2
+)
 
 // askHooks come after conntrack, and before nat: a packet leaves a queue for the next base chain.
 var askHooks = map[string]*nft.Hook{
@@ -68,27 +86,82 @@ func (s *shape) asks(t *nft.Table) {
 	t.AddSet(nft.Set{Name: setRetried, Key: frontend})
 	t.AddSet(nft.Set{Name: setRetriedPorts, Key: frontend[1:]})
 	t.AddSet(nft.Set{Name: setNumbered, Key: turn[:1], Data: []nft.Field{nft.Address, nft.Port}})
-	queues := nft.Queues{First: s.ask.First, Count: s.ask.Count, Target: s.ask.Target}
 	for chain, hook := range askHooks {
 		t.SetChain(chain, hook, []nft.Rule{
-			s.rule().Unconfirmed().In(setAsked, asked...).Queue(queues).Rule(""),
-			s.rule().Unconfirmed().ToLocal().Loopback(false).In(setAskedPorts, port...).Queue(queues).Rule(""),
+			s.rule().Unconfirmed().In(setAsked, asked...).GotoChain(chainAsk).Rule(""),
+			s.rule().Unconfirmed().ToLocal().Loopback(false).In(setAskedPorts, port...).GotoChain(chainAsk).Rule(""),
 		})
 	}
-	refused := func() *nft.Builder { return s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)) }
-	chosen := []nft.Rule{refused().GotoChain(chainReject).Rule("refused")}
 	if s.ask.Events {
 		t.AddSet(nft.Set{Name: setCounted, Key: frontend})
 		t.AddSet(nft.Set{Name: setCountedPorts, Key: frontend[1:]})
-		chosen = append(chosen, s.rule().Protocol(unix.IPPROTO_TCP).NotIn(setCounted, asked...).
-			NotIn(setCountedPorts, port...).Events(fewEvents).Rule("it does not matter what is in flight"))
 	}
-	chosen = append(chosen,
-		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule(""))
+	if s.ask.Follow > 0 {
+		t.AddSet(nft.Set{Name: setFollowed, Key: frontend})
+		t.AddSet(nft.Set{Name: setFollowedPorts, Key: frontend[1:]})
+		t.AddSet(nft.Set{Name: setRecent, Key: frontend, Dynamic: true, Brief: true, Size: mostRecent})
+	}
+	refused := func() *nft.Builder { return s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)) }
+	chosen := []nft.Rule{
+		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule("")}
 	if !s.ipv6 { // else the process says so itself: there is no rule that does
-		chosen = append([]nft.Rule{refused().Protocol(unix.IPPROTO_SCTP).RejectProtocol().Rule("refused")}, chosen...)
+		chosen = append(chosen, refused().Protocol(unix.IPPROTO_SCTP).RejectProtocol().Rule("refused"))
+	}
+	chosen = append(chosen, refused().GotoChain(chainReject).Rule("refused"))
+	if s.ask.Follow > 0 {
+		chosen = append(chosen, s.rule().SetMark(s.ask.Mask, false).Rule("no process has answered"))
 	}
 	t.SetChain(chainChosen, nil, chosen)
+}
+
+// queues adds the rules for what asks: a packet goes to the queue of its core, and conntrack makes fewer events of it
+// where it does not matter what is in flight. Services may be counted, or followed: what is empty is not looked into.
+func (s *shape) queues(t *nft.Table, counted, followed bool) {
+	var ask []nft.Rule
+	unless := func(b *nft.Builder, some bool, addrs, ports string) *nft.Builder {
+		if !some {
+			return b
+		}
+		return b.NotIn(addrs, asked...).NotIn(ports, port...)
+	}
+	if s.ask.Events {
+		rules := []nft.Rule{s.rule().Events(fewEvents).Rule("")}
+		if s.ask.Follow > 0 {
+			events := uint32(0)
+			if s.ask.Ends {
+				events = lastEvent
+			}
+			rules = append(rules, unless(s.rule().SYN(), followed, setFollowed, setFollowedPorts).
+				Beyond(setRecent, followWindow, s.ask.Follow, asked...).
+				Events(events).SetMark(s.ask.unfollowed(), true).Rule("enough are followed"))
+		}
+		t.SetChain(chainFollow, nil, rules)
+		ask = append(ask, unless(s.rule().Protocol(unix.IPPROTO_TCP), counted, setCounted, setCountedPorts).
+			Jump(chainFollow).Rule("it does not matter what is in flight"))
+	}
+	q := nft.Queues{First: s.ask.First, Count: s.ask.Count, Target: s.ask.Target}
+	t.SetChain(chainAsk, nil, append(ask, s.rule().Queue(q).Rule("")))
+}
+
+// add adds what is asked at an address of a Service, and what is to be known of its connections of TCP.
+func (a *Ask) add(u *unit, service *lb.Service, addr netip.AddrPort) {
+	ports, at := addr.Addr().IsUnspecified(), nft.Element{Key: key(service.Protocol, addr)}
+	in := func(some bool, addrs, nodePorts string, uses *int) {
+		switch {
+		case !some:
+			return
+		case ports:
+			addrs = nodePorts
+		}
+		u.add(addrs, at)
+		*uses = 1
+	}
+	tcp, policies, any := service.Protocol == lb.TCP, service.InForce(&a.Defaults), 0
+	logs, _ := policies.Logs()
+	in(true, setAsked, setAskedPorts, &any)
+	in(tcp && service.Requests().RetryRefused == lb.On, setRetried, setRetriedPorts, &u.retries)
+	in(tcp && a.Events && policies.CountsInFlight(), setCounted, setCountedPorts, &u.counted)
+	in(tcp && a.Follow > 0 && (logs || policies.RetryRefused == lb.On), setFollowed, setFollowedPorts, &u.followed)
 }
 
 // number adds or takes away n references to what a number stands for.
@@ -160,10 +233,11 @@ func (e *endpoints) next(of lb.Name, mask uint32) (number uint32) {
 	if one == 0 {
 		return 0
 	}
-	unused := int64((mask-one-e.last)/one) + int64(len(e.free))
+	last := mask - 2*one // all together refuse, and without the lowest they say that a connection is not followed
+	unused := int64((last-e.last)/one) + int64(len(e.free))
 	switch {
 	case unused == 0 || !e.share.Allows(e.has[of], 1, unused):
-	case e.last != mask-one:
+	case e.last != last:
 		e.last += one
 		number = e.last
 	default:
@@ -248,7 +322,8 @@ func (e *endpoints) keep(list []nft.Element, mask uint32, ipv6 bool) {
 	e.kept = make(map[netip.AddrPort]uint32, len(list))
 	used := make(map[uint32]bool, len(list))
 	for _, x := range list {
-		if addr, number, ok := numbered(x, ipv6); ok && number&^mask == 0 && number != 0 {
+		addr, number, ok := numbered(x, ipv6)
+		if ok && number&^mask == 0 && number != 0 && number < mask&^(mask&-mask) {
 			e.kept[addr], used[number] = number, true
 			e.last = max(e.last, number)
 		}

@@ -237,6 +237,7 @@ func (s shape) trial() *nft.Table {
 	c.edit(s, services, []lb.Change{{New: plain}, {New: &affine}, {New: &refused}})
 	if s.ask.Count > 0 {
 		s.retries(c.Table, true)
+		s.queues(c.Table, true, true)
 	}
 	return c.Table
 }

@@ -35,6 +35,8 @@ type unit struct {
 	shards  []nft.Set // maps that others use as well
 
 	retries   int              // 1 for a Service whose clients are to ask again if an endpoint refuses them
+	counted   int              // 1 for one of which it matters what is in flight
+	followed  int              // 1 for one of which all connections are followed to their end
 	of        lb.Name          // the Service
 	endpoints []netip.AddrPort // that a process may choose
 }
@@ -52,7 +54,6 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 	svc, svl, ext := prefixCluster+name, prefixLocal+name, prefixExternal+name
 	used := make(map[string]bool) // chains
 	var extLocal bool
-	counts := s.ask.Events && service.Protocol == lb.TCP && service.Requests().Or(&s.ask.Defaults).CountsInFlight()
 	for _, a := range service.Addresses {
 		if a.Kind == lb.NodePort && a.Addr.Addr().IsLoopback() {
 			continue
@@ -60,19 +61,12 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		if a.Kind == lb.ClusterIP {
 			u.add(setIPs, nft.Element{Key: nft.Key(a.Addr.Addr())})
 		}
-		set, ask, retried, counted := setServices, setAsked, setRetried, setCounted
+		set := setServices
 		if a.Addr.Addr().IsUnspecified() {
-			set, ask, retried, counted = setNodePorts, setAskedPorts, setRetriedPorts, setCountedPorts
+			set = setNodePorts
 		}
 		if s.ask.Count > 0 { // also without endpoints: the process may keep the packet until there is one
-			u.add(ask, nft.Element{Key: key(service.Protocol, a.Addr)})
-			if service.Protocol == lb.TCP && service.Requests().RetryRefused == lb.On {
-				u.add(retried, nft.Element{Key: key(service.Protocol, a.Addr)})
-				u.retries = 1
-			}
-			if counts {
-				u.add(counted, nft.Element{Key: key(service.Protocol, a.Addr)})
-			}
+			s.ask.add(u, service, a.Addr)
 		}
 		inside, outside := service.Verdicts(a)
 		u.unserved(service.Protocol, a, inside, outside)

@@ -398,8 +398,17 @@ func TestShare(t *testing.T) {
 // TestStray: a packet in the midst of a connection that conntrack has forgotten goes where the connection did, if that is
 // known, and what becomes of it is held against no endpoint.
 func TestStray(t *testing.T) {
-	t.Parallel()
+	for _, follow := range []uint32{100, 1} {
+		t.Run(fmt.Sprint("follows ", follow), func(t *testing.T) {
+			t.Parallel()
+			strays(t, follow)
+		})
+	}
+}
+
+func strays(t *testing.T, follow uint32) {
 	n := newNode(t, testbed.Config{Pods: 4})
+	n.follows(follow)
 	n.Balancer.Outlier = lb.DefaultOutlier
 	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
 	s := n.echoing(lb.TCP, false, lb.Policies{})
@@ -413,7 +422,10 @@ func TestStray(t *testing.T) {
 		all[i] = &testbed.Talker{T: t, Conn: c}
 		all[i].Echoes()
 	}
-	testbed.Eventually(t, "their answers are heard of", func() bool { return n.Stats().Flows.Answered == 3 })
+	testbed.Eventually(t, "their answers are heard of", func() bool {
+		f := n.Stats().Flows
+		return f.Answered+f.Unfollowed == 3
+	})
 	testbed.Check(t, n.following.events.Only(nil)) // it is not heard of
 	n.Node.Run(t, "conntrack", "-D", "-p", "tcp")
 	for _, c := range all {
@@ -478,11 +490,22 @@ func TestLateEnds(t *testing.T) {
 func TestDecideDoesNotAllocate(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 1})
 	testbed.Check(t, n.Server.Close()) // who looks at flows allocates
-	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
-		s := n.echoing(p, false, lb.Policies{Scheduler: "lc"})
+	tcp, udp := n.echoing(lb.TCP, false, counting), n.echoing(lb.UDP, false, counting)
+	for _, x := range []struct {
+		lb.Service
+		number   uint8
+		policies lb.Policies
+		mark     uint32
+	}{
+		{tcp, unix.IPPROTO_TCP, lb.Policies{Scheduler: "lc"}, 0},
+		{udp, unix.IPPROTO_UDP, lb.Policies{Scheduler: "lc"}, 0},
+		{tcp, unix.IPPROTO_TCP, lb.Policies{}, n.Ask.Mask &^ (1 << 16)}, // it is not followed
+	} {
+		s, before := x.Service, n.Stats().Flows.Unfollowed
+		s.Policies = &x.policies
 		n.Sync(s)
-		packet := &nfqueue.Packet{Protocol: map[lb.Protocol]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP}[p],
-			Client: netip.AddrPortFrom(n.Client.Addr4, 1), Asked: s.Addresses[0].Addr}
+		packet := &nfqueue.Packet{Protocol: x.number, Client: netip.AddrPortFrom(n.Client.Addr4, 1),
+			Asked: s.Addresses[0].Addr, Mark: x.mark}
 		one := func() {
 			packet.Client = netip.AddrPortFrom(n.Client.Addr4, packet.Client.Port()+1)
 			n.decide(packet)
@@ -491,7 +514,10 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 			one()
 		}
 		if got := testing.AllocsPerRun(1000, one); got != 0 {
-			t.Errorf("%s: %v allocations", p, got)
+			t.Errorf("%s: %v allocations", s.ID, got)
+		}
+		if got := n.Stats().Flows.Unfollowed - before; (got == 0) != (x.mark == 0) {
+			t.Errorf("%s: %d flows are not followed", s.ID, got)
 		}
 	}
 }

@@ -41,6 +41,8 @@ type following struct {
 	flowTable
 	reached   reached
 	answering answering
+	faults    faults
+	tries     [2]tries // IPv4, IPv6
 	events    *conntrack.Events
 	table     *conntrack.Conn // to read it
 	entries   *conntrack.Conn // to look at single ones, and delete them
@@ -273,6 +275,7 @@ func (s *Server) refuse(k *flowKey, one *flow, e *conntrack.Entry) {
 		return
 	}
 	s.following.refused.Add(1)
+	s.faulty(k)
 	choice := one.choice
 	if choice.Policies().RetryRefused == lb.On {
 		s.awaitAgain(k, one)

@@ -157,6 +157,7 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	p.flows[g.flowKey] = one
 	p.mu.Unlock()
 	s.blame(k, choice)
+	s.faulty(k)
 	if others {
 		if _, err := s.following.entries.Delete(e); err == nil {
 			s.following.retried.Add(1)

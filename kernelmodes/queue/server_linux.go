@@ -18,10 +18,10 @@ import (
 // Probe returns what engines are to be made with, a queue for each core, and checks that this host can forward so: with
 // queues of nf_tables, or else by the target of iptables. The error is that of the engine's Probe.
 func Probe(ctx context.Context) (ask nftables.Ask, err error) {
-	for _, events := range []bool{true, false} {
+	for _, x := range []nftables.Ask{{Events: true, Follow: Follow}, {Events: true}, {}} {
 		for _, target := range []bool{false, true} {
 			ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: Mask, Target: target,
-				Events: events}
+				Events: x.Events, Follow: x.Follow}
 			if err = (&nftables.Engine{Ask: ask}).Probe(ctx); err == nil {
 				return ask, nil
 			}
@@ -55,7 +55,7 @@ type Server struct {
 
 	took func(packets int, d time.Duration) // gets how long verdicts take; nil: it is not measured
 
-	chosen, unknown, no, limited, undecided, strays, repeated atomic.Uint64
+	chosen, unknown, no, limited, undecided, strays, repeated, unfollowed atomic.Uint64
 }
 
 // Stats count what a server was asked. It may be called by any goroutine.
@@ -83,14 +83,15 @@ type HoldStats struct {
 
 // FlowStats count what is known of flows that the kernel forwards.
 type FlowStats struct {
-	Known    int64 // now
-	Lacks    Lacks // had no room among these
-	Answered uint64
-	Refused  uint64 // by a reset as the first answer, or left so by the client where the kernel does not count packets
-	Silent   uint64 // endpoints that have not answered in time
-	Retried  uint64 // of both, those whose client gets another endpoint when it sends again
-	Events   uint64 // of conntrack
-	Lost     uint64 // events that had no room, after which the table is read
+	Known      int64  // now
+	Unfollowed uint64 // connections that have an endpoint and were not followed, since enough others were
+	Lacks      Lacks  // had no room among these
+	Answered   uint64
+	Refused    uint64 // by a reset as the first answer, or left so by the client where packets are not counted
+	Silent     uint64 // endpoints that have not answered in time
+	Retried    uint64 // of both, those whose client gets another endpoint when it sends again
+	Events     uint64 // of conntrack
+	Lost       uint64 // events that had no room, after which the table is read
 }
 
 // Start begins to answer in the network namespace of the calling thread. While another process does, the
@@ -123,8 +124,9 @@ func (s *Server) Stats() Stats {
 	stats := Stats{
 		Queues: s.queues.Stats(), Chosen: s.chosen.Load(), None: s.no.Load(), Unknown: s.unknown.Load(),
 		Limited: s.limited.Load(), Undecided: s.undecided.Load(), Strays: s.strays.Load(),
-		Flows: FlowStats{Known: f.known.Load(), Lacks: f.full.load(), Answered: f.answered.Load(),
-			Refused: f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
+		Flows: FlowStats{Known: f.known.Load(), Unfollowed: s.unfollowed.Load(), Lacks: f.full.load(),
+			Answered: f.answered.Load(),
+			Refused:  f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
 		Holds: HoldStats{Held: h.held.Load(), All: h.holds.Load(), Full: h.full.Load(), Expired: h.expired.Load(),
 			Left: h.left.Load(), Lacks: h.lacks.load()},
 	}
@@ -172,7 +174,9 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 		v.Mark |= s.engine(&f).Number(one.choice.Backend())
 		return v
 	}
-	one, known = s.following.take(&k)
+	if known {
+		one, known = s.following.take(&k)
+	}
 	var before netip.AddrPort
 	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
 		before = one.choice.Backend()
@@ -190,6 +194,12 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 	case number != 0:
 		one.again = k.isUDP() && one.choice.Backend() == before
 		v.Mark |= number
+		if !holds && s.passes(p, &k, &one, number) {
+			s.chosen.Add(1)
+			s.pass(&k, &one, number)
+			v.Settled = true
+			return v
+		}
 		if s.keep(&k, &one) {
 			s.chosen.Add(1)
 			return v
@@ -254,10 +264,15 @@ func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 func (s *Server) engine(f *lb.Flow) *nftables.Engine { return s.engineFor(f.Client) }
 
 func (s *Server) engineFor(client netip.Addr) *nftables.Engine {
+	return s.Engines[family(client)]
+}
+
+// family returns the place of one in arrays: that of IPv4, or of IPv6.
+func family(client netip.Addr) int {
 	if client.Is6() {
-		return s.Engines[1]
+		return 1
 	}
-	return s.Engines[0]
+	return 0
 }
 
 // choose chooses an endpoint, of which it returns the number; 0: the kernel does not have it yet.

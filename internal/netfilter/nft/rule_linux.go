@@ -225,16 +225,18 @@ func (b *Builder) Transparent() *Builder {
 	return b
 }
 
+// tcpFlags is where the header of TCP has them (RFC 9293, 3.1).
+const tcpFlags = 13
+
 // RefusesTCP matches resets by which a connection of TCP is refused: conntrack ends an entry at once of which a reset
 // is all the answer (nf_conntrack_tcp_packet), and no other one is dying when its packets pass.
 func (b *Builder) RefusesTCP() *Builder {
 	const (
 		ipsDying = 1 << 9 // IPS_DYING of linux/netfilter/nf_conntrack_common.h
-		flagsAt  = 13
 		rst      = 4
 	)
 	b.Protocol(unix.IPPROTO_TCP)
-	b.add(&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Offset: flagsAt, Len: 1},
+	b.add(&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1, Mask: []byte{rst},
 			Xor: []byte{0}},
 		&expr.Cmp{Register: firstRegister, Op: expr.CmpOpNeq, Data: []byte{0}})

@@ -76,8 +76,10 @@ func (q *queues) changed(d *lb.Delta, ipv6 bool) {
 		q.ours[s.ID] = true
 	}
 	q.there.Unlock()
-	counts := func(s *lb.Service) bool { return s.Requests().Or(&q.server.Balancer.Defaults).CountsInFlight() }
-	begins := func(x lb.Change) bool { return !counts(x.Old) && counts(x.New) }
+	defaults := &q.server.Balancer.Defaults
+	begins := func(x lb.Change) bool {
+		return !x.Old.InForce(defaults).CountsInFlight() && x.New.InForce(defaults).CountsInFlight()
+	}
 	if (len(d.Added) > 0 || slices.ContainsFunc(d.Changed, begins)) && q.answering.Load() {
 		q.server.Read()
 	}
@@ -86,7 +88,11 @@ func (q *queues) changed(d *lb.Delta, ipv6 bool) {
 // queueEngine gives a family the engine for data path queue.
 func (s *steering) queueEngine(ctx context.Context, f *agent.Family, t *steeredFamily) {
 	err := s.queues.probe(ctx)
+	if s.config.DataPath.Outlier.FailurePercentage > 0 { // which is of all connections
+		s.queues.server.Ask.Follow = 0
+	}
 	e := &nftables.Engine{IPv6: t.ipv6, Ask: s.queues.server.Ask, Lifetime: s.config.Kernel.RulesLifetime}
+	e.Ask.Ends = s.config.Kernel.Conntrack.Accounting
 	e.Ask.Share, e.Ask.Defaults = sharesOf(&s.config.DataPath).Service, s.config.DataPath.Policies
 	rules := &s.config.Document.NFTables
 	e.Masquerade = s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll)
@@ -163,7 +169,8 @@ func (q *queues) stats() (m metrics.Queue) {
 		Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
 		Limited: s.Limited, Strays: s.Strays, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
 		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
-		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
+		Unfollowed: s.Flows.Unfollowed,
+		Refused:    s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
 		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired,
 		HoldLeft: s.Holds.Left,
 		NotHeld:  metrics.Lacks(s.Holds.Lacks)}

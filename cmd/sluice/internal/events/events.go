@@ -127,7 +127,7 @@ func EndpointsUnnumbered(of lb.Name, node string, ipv6 bool, endpoints int) Even
 	return Event{Namespace: of.Namespace, Service: of.Name, Warning: true,
 		Reason: "EndpointsUnnumbered", Action: "ChooseEndpoints",
 		Note: fmt.Sprintf("node %s has no number for %d %s endpoints of %s/%s on data path queue, and has the kernel "+
-			"choose in their place: all Services there have 65,534, and one --max-service-share of them; request "+
+			"choose in their place: all Services there have 65,533, and one --max-service-share of them; request "+
 			"another data path", node, endpoints, familyOf(ipv6), of.Namespace, of.Name)}
 }
 

@@ -118,7 +118,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		},
 		Queue: func() Queue {
 			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Limited: 9004, Packets: 9026, Repeated: 10,
-				Odd: 11, Late: 12, Missed: 13, Known: 9005, NotFollowed: Lacks{9006, 9015, 9016}, Refused: 9007, Silent: 9008, Retried: 9009,
+				Odd: 11, Late: 12, Missed: 13, Known: 9005, NotFollowed: Lacks{9006, 9015, 9016}, Unfollowed: 9017, Refused: 9007, Silent: 9008, Retried: 9009,
 				Unheard: 9010, Held: 9011, Holds: 9012, HoldFull: 9013, HoldEnded: 9014, HoldLeft: 9027, Strays: 9017,
 				NotHeld: Lacks{9018, 9019, 9020}}
 		},

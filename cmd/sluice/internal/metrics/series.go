@@ -308,6 +308,7 @@ type Queue struct {
 
 	Known                             int64 // flows in flight
 	NotFollowed                       Lacks
+	Unfollowed                        uint64
 	Refused, Silent, Retried, Unheard uint64
 
 	Held                                 int64
@@ -344,8 +345,12 @@ func (s scrape) queue(n Queue) {
 		"share was full: that of all together, or of the client, or of the Service (--max-client-share, "+
 		"--max-service-share). They are forwarded, unless their Service has a limit of connections.", "share",
 		n.NotFollowed.readings())
-	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
-		"reset was the first answer) or silent.", "result", []reading{{"refused", n.Refused}, {"silent", n.Silent}})
+	s.counter("sluice_queue_unfollowed_total", "Connections of TCP on data path queue that had their endpoint chosen "+
+		"and were not followed, since enough others to their address were, and no policy goes by what is open.",
+		n.Unfollowed)
+	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed, of those flows "+
+		"that are followed: refused (a reset was the first answer) or silent.", "result",
+		[]reading{{"refused", n.Refused}, {"silent", n.Silent}})
 	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
 		"sends again, since the first was silent, or has refused it (sluice.io/retry-refused).", n.Retried)
 	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
@@ -369,7 +374,7 @@ func (s scrape) queue(n Queue) {
 		state string
 		n     int
 	}{{"numbered", n.Numbered}, {"unnumbered", n.Unnumbered}} {
-		s.gauge("sluice_queue_endpoints", "Endpoints on data path queue by whether they have one of 65,534 numbers "+
+		s.gauge("sluice_queue_endpoints", "Endpoints on data path queue by whether they have one of 65,533 numbers "+
 			"of their address family, of which a Service has --max-service-share at most: where one that has none is "+
 			"chosen the kernel chooses.", float64(of.n), "state", of.state)
 	}
