@@ -17,7 +17,8 @@
 //     hosts, which are network namespaces joined by virtual Ethernet (bench/testbed).
 //     Clients ask the same addresses, and every proxy gets its packets by REDIRECT.
 //   - Each proxy has one worker, which alone is pinned to one core; load, servers and
-//     this program are on the other cores.
+//     this program are on the other cores. What the kernel forwards it does on these,
+//     and Sluice may use all cores where it chooses for the kernel (queue).
 //   - Runs are interleaved: in each round every system runs once for a workload, and
 //     the order rotates. Ratios are taken within a round, because the processor's
 //     frequency and neighbours drift; figures of different rounds or runs are not

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -33,6 +34,15 @@ func (l *lab) loadList() string {
 		return load
 	}
 	return l.cores.loadList()
+}
+
+// pathList returns the cores of Sluice with some flags: all where it chooses for the kernel, which does its work where
+// packets are.
+func (l *lab) pathList(flags []string) string {
+	if slices.Contains(flags, queueName) {
+		return cores{load: append(slices.Clone(l.cores.load), l.cores.proxy)}.loadList()
+	}
+	return l.proxyList()
 }
 
 func (l *lab) proxyList() string {

@@ -133,8 +133,9 @@ func startSluice(ctx context.Context, l *lab, name, path string, flags ...string
 // until it serves. Its stop removes what it has written to the kernel.
 func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flags ...string) (*running, error) {
 	// What a change takes is measured, and not the rest that follows one.
-	p, err := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", strconv.Itoa(max(1, l.workers)),
-		"--drain-timeout", "100ms", "--iptables-min-sync-period", "0s"}, flags...)...).Launch()
+	args := append([]string{"--manifests", manifests, "--loops", strconv.Itoa(max(1, l.workers)),
+		"--drain-timeout", "100ms", "--iptables-min-sync-period", "0s"}, flags...)
+	p, err := command(ctx, l.tb.Node, l.pathList(flags), path, args...).Launch()
 	if err != nil {
 		return nil, err
 	}
