@@ -1,7 +1,11 @@
 package queue
 
 import (
+	"errors"
+	"net"
+	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -78,18 +82,26 @@ func TestSilentToMany(t *testing.T) { // not beside others: the second retransmi
 	n.Sync(s)
 	const clients = 90
 	var all sync.WaitGroup
+	var waited [clients]time.Duration
+	stalled := stalls()
 	for i := range clients {
 		all.Go(func() {
 			begun := time.Now()
 			if _, err := n.dial(&s, testbed.Patience); err != nil {
 				t.Errorf("client %d: %v", i, err)
 			}
-			if took := time.Since(begun); took > 1900*time.Millisecond {
-				t.Errorf("client %d waited for %v", i, took)
-			}
+			waited[i] = time.Since(begun)
 		})
 	}
 	all.Wait()
+	once := 1900 * time.Millisecond
+	if d := stalled(); d > 100*time.Millisecond { // there are 0.3 s until the first retransmission
+		t.Logf("this machine stood still for %v: a client may send again twice", d)
+		once += 2 * time.Second
+	}
+	if longest := slices.Max(waited[:]); longest > once {
+		t.Errorf("a client has waited for %v, want %v at the most", longest, once)
+	}
 	got := n.Stats().Flows
 	if got.Unfollowed == 0 || got.Silent < 5 || got.Retried != got.Silent {
 		t.Errorf("%+v, want some unfollowed, and all retried that met the endpoint", got)
@@ -99,6 +111,69 @@ func TestSilentToMany(t *testing.T) { // not beside others: the second retransmi
 	if again.Unfollowed != got.Unfollowed || again.Silent > got.Silent+5 || n.Balancer.OutlierStats().Active != 1 {
 		t.Errorf("%+v after %+v, %+v; want all followed, and the endpoint ejected after five", again, got,
 			n.Balancer.OutlierStats())
+	}
+}
+
+// stalls returns a function that returns for how long at a time nothing has run here since.
+func stalls() (longest func() time.Duration) {
+	const every = 5 * time.Millisecond
+	ticks, stop, most := time.NewTicker(every), make(chan struct{}), make(chan time.Duration)
+	go func() {
+		defer ticks.Stop()
+		for longest, last := time.Duration(0), time.Now(); ; last = time.Now() {
+			select {
+			case <-ticks.C:
+				longest = max(longest, time.Since(last)-every)
+			case <-stop:
+				most <- longest
+				return
+			}
+		}
+	}()
+	return func() time.Duration { close(stop); return <-most }
+}
+
+// TestDrained: a connection that was not followed ends when an operator has drained its endpoint and its entry was
+// deleted, of which conntrack says nothing; others go on.
+func TestDrained(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 4})
+	n.follows(1)
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s.Backends = s.Backends[:3]
+	n.Sync(s)
+	var all []net.Conn
+	for len(all) < 6 || n.Stats().Flows.Unfollowed == 0 && len(all) < 300 {
+		c, err := n.Pods[3].Dial(t.Context(), "tcp", s.Addresses[0].Addr.String()) // what is masqueraded gets another port
+		testbed.Check(t, err)
+		defer c.Close()
+		(&testbed.Talker{T: t, Conn: c}).Echoes()
+		all = append(all, c)
+	}
+	testbed.Eventually(t, "answers are heard of", func() bool {
+		f := n.Stats().Flows
+		return f.Answered+f.Unfollowed == uint64(len(all)) && f.Known == 0
+	})
+	left := n.at(all, &s, 0)
+	drains := lb.NewDrains([]lb.Drain{{Addr: s.Backends[0].Addr, Deadline: n.Now()}}, nil)
+	n.Balancer.Drain(drains)
+	n.Sync(*drains.Mark(&s, n.Now()))
+	testbed.Check(t, n.following.events.Only(nil))
+	n.Node.Run(t, "conntrack", "-D", "-p", "tcp")
+	for _, c := range all {
+		if !slices.Contains(left, c) {
+			(&testbed.Talker{T: t, Conn: c}).Echoes()
+			continue
+		}
+		testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
+		_, err := c.Write([]byte("?"))
+		testbed.Check(t, err)
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection of the drained endpoint: %v, want a reset", err)
+		}
+	}
+	if len(left) != len(all)/3 || n.Stats().Flows.Unfollowed == 0 {
+		t.Errorf("%d of %d connections were at the first endpoint, %+v", len(left), len(all), n.Stats().Flows)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -248,7 +249,7 @@ func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 	} else if known && one.failed != nil {
 		return s.engine(f).Number(one.failed.last)
 	}
-	if number = s.following.answering.of(k); number != 0 {
+	if number = s.following.answering.of(k); number != 0 && !s.drained(f, number) {
 		return number
 	}
 	choice, err := s.Balancer.Pick(*f)
@@ -258,6 +259,22 @@ func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 	number = s.engine(f).Number(choice.Backend())
 	choice.Done(nil)
 	return number
+}
+
+// drained reports whether an operator has ended the connections to the endpoint of a number: of some their entry was
+// deleted unheard.
+func (s *Server) drained(f *lb.Flow, number uint32) bool {
+	drains := s.Balancer.Drains()
+	service, _, ok := s.Balancer.Table().Lookup(f.Frontend)
+	if drains == nil || !ok {
+		return false
+	}
+	i := slices.IndexFunc(service.Backends, func(b lb.Backend) bool { return s.engine(f).Number(b.Addr) == number })
+	if i < 0 {
+		return true
+	}
+	by, drained := drains.Of(service.ID, service.Backends[i].Addr)
+	return drained && by.Deadline != 0 && by.Deadline <= f.Now
 }
 
 // engine returns that of the family of a flow.
