@@ -97,13 +97,6 @@ func (l *lab) prepareHosts() error {
 			return err
 		}
 	}
-	// What a connection leaves at its end answers the next one from the same port, where another system has it, and a
-	// SYN that finds time stamps that are older is not answered for a second (tcp_timewait_state_process).
-	for _, h := range append([]*testbed.Host{l.tb.Client}, l.tb.Pods...) {
-		if err := h.Sysctl("net.ipv4.tcp_max_tw_buckets", "0"); err != nil {
-			return err
-		}
-	}
 	// The switches are in the place of wires and of another machine: that the kernel
 	// asks its rules for frames on a bridge, too, would be counted as work of the
 	// proxy that sends them. Where br_netfilter is not loaded it does not.
