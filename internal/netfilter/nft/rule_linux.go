@@ -175,14 +175,10 @@ func (b *Builder) Protocol(number uint8) *Builder {
 	return b.compare(L4Proto, expr.CmpOpEq, []byte{number})
 }
 
-// New matches the first packet of a flow.
+// New matches the first packets of a flow: a packet has one state (nft_ct_get_eval).
 func (b *Builder) New() *Builder {
-	return b.masked(conntrack(expr.CtKeySTATE), expr.CtStateBitNEW, true)
-}
-
-// NotNew matches all other packets.
-func (b *Builder) NotNew() *Builder {
-	return b.masked(conntrack(expr.CtKeySTATE), expr.CtStateBitNEW, false)
+	return b.compare(conntrack(expr.CtKeySTATE), expr.CmpOpEq,
+		binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW))
 }
 
 // Invalid matches what belongs to no flow (ct state invalid).

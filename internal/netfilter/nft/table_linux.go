@@ -73,7 +73,10 @@ type Hook struct {
 	Type     string // "filter", "nat"
 	Number   uint32 // unix.NF_INET_PRE_ROUTING and so on
 	Priority int32
-	New      bool // rules see the first packets of flows only, as those of nat do; other packets cost one comparison
+
+	// New has rules see the first packets of flows only, as those of nat do. They are in a chain of their own then, to
+	// which the only one of the base chain leads: what other packets cost is to look at it.
+	New bool
 }
 
 // Counters counts what tables do. It may be read by any goroutine.
@@ -122,6 +125,7 @@ type set struct {
 type chain struct {
 	hook    *Hook
 	rules   []Rule
+	leased  bool // its rules match for the table's lifetime
 	gone    bool
 	touched bool
 	present bool
@@ -160,6 +164,18 @@ func (t *Table) Add(set string, e Element, n int32) { t.named[set].elements.Add(
 // SetChain makes the rules of a chain be these, and makes the chain if it is not there. hook is
 // nil, or as it was when the chain was made. The list is kept.
 func (t *Table) SetChain(name string, hook *Hook, rules []Rule) {
+	if hook != nil && hook.New {
+		t.setChain(name, hook, false, []Rule{NewRule(t.IPv6).New().GotoChain(name + newSuffix).Rule("")})
+		t.setChain(name+newSuffix, nil, true, rules)
+		return
+	}
+	t.setChain(name, hook, hook != nil, rules)
+}
+
+// newSuffix ends the name of a chain with the rules for the first packets of flows.
+const newSuffix = "-new"
+
+func (t *Table) setChain(name string, hook *Hook, leased bool, rules []Rule) {
 	c := t.chains[name]
 	if c != nil && !c.gone && slices.Equal(c.rules, rules) {
 		return
@@ -172,14 +188,19 @@ func (t *Table) SetChain(name string, hook *Hook, rules []Rule) {
 		t.chains[name] = c
 	}
 	t.touch(name, c)
-	c.hook, c.rules, c.gone = hook, rules, false
+	c.hook, c.rules, c.leased, c.gone = hook, rules, leased, false
 }
 
 // DeleteChain removes a chain, to which nothing is to lead any more.
 func (t *Table) DeleteChain(name string) {
-	if c := t.chains[name]; c != nil && !c.gone {
-		t.touch(name, c)
-		c.rules, c.gone = nil, true
+	c := t.chains[name]
+	if c == nil || c.gone {
+		return
+	}
+	t.touch(name, c)
+	c.rules, c.gone = nil, true
+	if c.hook != nil && c.hook.New {
+		t.DeleteChain(name + newSuffix)
 	}
 }
 

@@ -377,10 +377,7 @@ func (t *Table) writeRules(b *batch, name string, c *chain) {
 
 // entrance returns the first rules of a chain, which are not the caller's.
 func (t *Table) entrance(c *chain) (out []Rule) {
-	if c.hook != nil && c.hook.New {
-		out = append(out, NewRule(t.IPv6).NotNew().Return().Rule(""))
-	}
-	if c.hook != nil && t.Lifetime > 0 {
+	if c.leased && t.Lifetime > 0 {
 		out = append(out, NewRule(t.IPv6).NotIn(aliveSet, Family).Return().Rule("no process renews this any more"))
 	}
 	return out
