@@ -146,22 +146,27 @@ func (s *shape) queues(t *nft.Table, counted, followed bool) {
 // add adds what is asked at an address of a Service, and what is to be known of its connections of TCP.
 func (a *Ask) add(u *unit, service *lb.Service, addr netip.AddrPort) {
 	ports, at := addr.Addr().IsUnspecified(), nft.Element{Key: key(service.Protocol, addr)}
-	in := func(some bool, addrs, nodePorts string, uses *int) {
-		switch {
-		case !some:
-			return
-		case ports:
+	in := func(addrs, nodePorts string) (uses int) {
+		if ports {
 			addrs = nodePorts
 		}
 		u.add(addrs, at)
-		*uses = 1
+		return 1
 	}
-	tcp, policies, any := service.Protocol == lb.TCP, service.InForce(&a.Defaults), 0
-	logs, _ := policies.Logs()
-	in(true, setAsked, setAskedPorts, &any)
-	in(tcp && service.Requests().RetryRefused == lb.On, setRetried, setRetriedPorts, &u.retries)
-	in(tcp && a.Events && policies.CountsInFlight(), setCounted, setCountedPorts, &u.counted)
-	in(tcp && a.Follow > 0 && (logs || policies.RetryRefused == lb.On), setFollowed, setFollowedPorts, &u.followed)
+	in(setAsked, setAskedPorts)
+	if service.Protocol != lb.TCP {
+		return
+	}
+	policies := service.InForce(&a.Defaults)
+	if service.Requests().RetryRefused == lb.On {
+		u.retries = in(setRetried, setRetriedPorts)
+	}
+	if a.Events && policies.CountsInFlight() {
+		u.counted = in(setCounted, setCountedPorts)
+	}
+	if logs, _ := policies.Logs(); a.Follow > 0 && (logs || policies.RetryRefused == lb.On) {
+		u.followed = in(setFollowed, setFollowedPorts)
+	}
 }
 
 // number adds or takes away n references to what a number stands for.

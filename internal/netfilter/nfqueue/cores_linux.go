@@ -18,6 +18,7 @@ import (
 // are full of work, and for a while where they have no time for it, as when packets come faster than they take them.
 type cores struct {
 	own, all unix.CPUSet
+	moves    bool      // there is a choice
 	home     bool      // it runs on its own
 	until    time.Time // when it moves
 	score    int       // how many more verdicts were settled than not, within bounds
@@ -59,25 +60,23 @@ func coresOf(nth, queues int, times *idleTimes) (c cores, err error) {
 			c.own.Set(i)
 		}
 	}
+	c.moves = c.own.Count() > 0 && c.own != c.all
 	return c, nil
 }
 
 // enter gives the calling goroutine a thread, until it ends.
 func (c *cores) enter() {
-	if c.moves() {
+	if c.moves {
 		runtime.LockOSThread()
 	}
 }
-
-// moves reports whether there is a choice.
-func (c *cores) moves() bool { return c.own.Count() > 0 && c.own != c.all }
 
 // decided says how many verdicts were settled, and how many were not; behind: there may be more packets.
 func (c *cores) decided(settled, others int, behind bool, now time.Time) {
 	if now.Sub(c.looked) >= lookEvery {
 		c.look(now)
 	}
-	if !c.moves() {
+	if !c.moves {
 		return
 	}
 	c.score = min(max(c.score+settled-others, -mostScore), mostScore)

@@ -84,10 +84,10 @@ func TestHome(t *testing.T) {
 	}
 	c, err := coresOf(0, 1, new(idleTimes))
 	testbed.Check(t, err)
-	if c.moves() {
+	if c.moves {
 		t.Error("the only queue has some of the cores")
 	}
-	for nth := 0; !c.moves(); nth++ {
+	for nth := 0; !c.moves; nth++ {
 		c, err = coresOf(nth, 2, new(idleTimes))
 		testbed.Check(t, err)
 	}
