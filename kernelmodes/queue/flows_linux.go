@@ -39,7 +39,7 @@ type flowTable struct {
 
 type flowPart struct {
 	mu    sync.Mutex
-	flows map[flowKey]flow
+	flows flowMap
 	tally tally
 	young line
 }
@@ -111,55 +111,58 @@ func (k *flowKey) isUDP() bool { return k.protocol == lb.UDP }
 
 func (k *flowKey) isTCP() bool { return k.protocol == lb.TCP }
 
-func (t *flowTable) part(k *flowKey) *flowPart {
-	return &t.parts[maphash.Comparable(flowSeed, *k)%flowParts]
+// part returns the part that a flow is in, and its hash there.
+func (t *flowTable) part(k *flowKey) (p *flowPart, hash uint16) {
+	h := maphash.Comparable(flowSeed, *k)
+	return &t.parts[h%flowParts], uint16(h >> 48)
 }
 
 // find returns a flow of the table.
 func (t *flowTable) find(k *flowKey) (one flow, ok bool) {
-	p := t.part(k)
+	p, hash := t.part(k)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one, ok = p.flows[*k]
-	return one, ok
+	if known := p.flows.get(k, hash); known != nil {
+		return *known, true
+	}
+	return one, false
 }
 
 // take takes a flow out of the table.
 func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
-	p := t.part(k)
+	p, hash := t.part(k)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one, ok = p.flows[*k]; ok {
-		t.remove(p, k, &one)
+	if known := p.flows.get(k, hash); known != nil {
+		one, ok = *known, true
+		t.remove(p, k, hash, &one)
 	}
 	return one, ok
 }
 
-// remove does so for who holds p.mu.
-func (t *flowTable) remove(p *flowPart, k *flowKey, one *flow) {
-	delete(p.flows, *k)
-	p.tally.add(one.admission.Service(), k.host(), -1)
+// remove does so for who holds p.mu, and has a copy of it.
+func (t *flowTable) remove(p *flowPart, k *flowKey, hash uint16, one *flow) {
+	p.flows.remove(k, hash)
+	p.tally.add(nameOf(one.admission.Service()), k.host(), -1)
 	t.known.Add(-1)
 }
 
 // put adds a flow that is not in the table, to be looked at after a time, unless that is 0. Not enough: there is no
 // room, or its Service or client has its share. Nothing is done if the flow is there.
 func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack) {
-	p, id, client := t.part(k), one.admission.Service(), k.host()
+	p, hash := t.part(k)
+	service, client := nameOf(one.admission.Service()), k.host()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, there := p.flows[*k]; there {
+	if p.flows.get(k, hash) != nil {
 		return false, enough
 	}
-	if lack = p.tally.lacks(&t.shares, id, client, manyFlows/flowParts-int64(len(p.flows))); lack != enough {
+	if lack = p.tally.lacks(&t.shares, service, client, manyFlows/flowParts-int64(len(p.flows.list))); lack != enough {
 		t.full.add(lack)
 		return false, lack
 	}
-	if p.flows == nil {
-		p.flows = make(map[flowKey]flow)
-	}
-	p.flows[*k] = *one
-	p.tally.add(id, client, 1)
+	p.tally.add(service, client, 1)
+	p.flows.add(k, hash, one)
 	t.known.Add(1)
 	if look > 0 {
 		t.look(p, &glance{*k, one.since, one.since + look})

@@ -169,34 +169,32 @@ func (s *Server) handle(e *conntrack.Event) {
 // is known.
 func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 	f, k := &s.following, keyOf(e.Protocol, e.Src, e.Dst)
-	p := f.part(&k)
+	p, hash := f.part(&k)
 	p.mu.Lock()
-	one, known := p.flows[k]
-	if !known || !one.choice.Valid() {
+	one := p.flows.get(&k, hash)
+	if one == nil || !one.choice.Valid() {
 		p.mu.Unlock()
-		if gone && !known {
+		if gone && one == nil {
 			f.answering.forget(&k)
 		}
-		return known
+		return one != nil
 	}
 	answered, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
-	before, enough := one, answered && one.isKnownEnough(&k)
+	before, enough := *one, answered && one.isKnownEnough(&k)
 	switch {
 	case ended && !one.endsBy(e, k.isUDP()):
 		if one.again && e.Replies == one.choice.Backend() {
 			one.again = false
-			p.flows[k] = one
 		}
 		p.mu.Unlock()
 		return true
 	case ended, enough:
-		f.remove(p, &k, &one)
+		f.remove(p, &k, hash, &before)
 	default:
 		if answered {
 			one.id = e.ID
 		}
 		one.seen = cmp.Or(reading, one.seen)
-		p.flows[k] = one
 	}
 	p.mu.Unlock()
 	if answered && before.id == 0 {
@@ -358,24 +356,20 @@ func (s *Server) readTable() {
 
 // endAll ends flows.
 func (s *Server) endAll(which func(*flow) bool) {
-	type ending struct {
-		flowKey
-		flow
-	}
-	var some []ending
+	var some []knownFlow
 	for i := range s.following.parts {
 		p := &s.following.parts[i]
 		some = some[:0]
 		p.mu.Lock()
-		for k, one := range p.flows {
-			if which(&one) {
-				s.following.remove(p, &k, &one)
-				some = append(some, ending{k, one})
+		for n := len(p.flows.list); n > 0; n-- { // backwards: the last takes the place of what is removed
+			if one := p.flows.list[n-1]; which(&one.flow) {
+				s.following.remove(p, &one.key, one.hash, &one.flow)
+				some = append(some, one)
 			}
 		}
 		p.mu.Unlock()
 		for i := range some {
-			some[i].flow.end(&some[i].flowKey)
+			some[i].flow.end(&some[i].key)
 		}
 	}
 }

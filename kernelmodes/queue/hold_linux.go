@@ -162,7 +162,7 @@ func (h *holding) room(of *shares.Shares, id lb.ID, k *flowKey, p *nfqueue.Packe
 	if h.ended.Load() || p.Bytes > longestHeld {
 		return room
 	}
-	return h.tally.lacks(of, id, k.host(), manyHeld-int64(len(h.by)))
+	return h.tally.lacks(of, nameOf(id), k.host(), manyHeld-int64(len(h.by)))
 }
 
 // stays counts a packet that stays. The caller holds mu.
@@ -171,7 +171,7 @@ func (h *holding) stays(w *waiting) {
 		h.by = make(map[flowKey]*waiting)
 	}
 	h.by[w.key] = w
-	h.tally.add(w.id, w.key.host(), 1)
+	h.tally.add(nameOf(w.id), w.key.host(), 1)
 	h.holds.Add(1)
 	h.held.Add(1)
 }
@@ -179,7 +179,7 @@ func (h *holding) stays(w *waiting) {
 // goes ends that.
 func (h *holding) goes(w *waiting) {
 	delete(h.by, w.key)
-	h.tally.add(w.id, w.key.host(), -1)
+	h.tally.add(nameOf(w.id), w.key.host(), -1)
 }
 
 // holdOn lets packets go until the server ends.

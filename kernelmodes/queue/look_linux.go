@@ -43,16 +43,22 @@ func (s *Server) lookAt(p *flowPart, most int) (n int) {
 	f := &s.following
 	for ; n < most; n++ {
 		p.mu.Lock()
-		g := p.young.due(s.Now())
-		if g == nil {
+		due := p.young.due(s.Now())
+		if due == nil {
 			p.mu.Unlock()
 			break
 		}
 		f.young.Add(-1)
-		one, known := p.flows[g.flowKey]
+		g, one := *due, flow{} // others take the place of both when the part is unlocked
+		_, hash := f.part(&g.flowKey)
+		known := p.flows.get(&g.flowKey, hash)
+		looks := known != nil && known.since == g.since && known.id == 0 && !known.patient
+		if looks {
+			one = *known
+		}
 		p.mu.Unlock()
-		if known && one.since == g.since && one.id == 0 && !one.patient {
-			s.lookAtOne(g, &one)
+		if looks {
+			s.lookAtOne(&g, &one)
 		}
 	}
 	return n
@@ -102,28 +108,26 @@ func (one *flow) timeout() int64 {
 
 // lookAgain has a flow be looked at again after a time, if it is still the one that was.
 func (s *Server) lookAgain(g *glance, change func(*flow)) {
-	p := s.following.part(&g.flowKey)
+	p, hash := s.following.part(&g.flowKey)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one, known := p.flows[g.flowKey]; known && one.since == g.since {
-		change(&one)
-		p.flows[g.flowKey] = one
+	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
+		change(one)
 		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + firstLook})
 	}
 }
 
 // giveUp ends a flow, if it is still the one that was.
 func (s *Server) giveUp(g *glance) {
-	p := s.following.part(&g.flowKey)
+	p, hash := s.following.part(&g.flowKey)
 	p.mu.Lock()
-	one, known := p.flows[g.flowKey]
-	if known = known && one.since == g.since; known {
-		s.following.remove(p, &g.flowKey, &one)
+	ended := flow{}
+	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
+		ended = *one
+		s.following.remove(p, &g.flowKey, hash, &ended)
 	}
 	p.mu.Unlock()
-	if known {
-		one.end(&g.flowKey)
-	}
+	ended.end(&g.flowKey)
 }
 
 // fail says that the endpoint of a flow has failed, which has not answered. Where there is another its entry is
@@ -136,10 +140,10 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	if !others {
 		next = s.Balancer.Resume(choice.Service(), choice.Backend()) // it is in flight there for as long as it waits
 	}
-	p := s.following.part(&g.flowKey)
+	p, hash := s.following.part(&g.flowKey)
 	p.mu.Lock()
-	one, known := p.flows[g.flowKey]
-	if !known || one.since != g.since || one.id != 0 { // it was answered, or has ended, meanwhile
+	one := p.flows.get(&g.flowKey, hash)
+	if one == nil || one.since != g.since || one.id != 0 { // it was answered, or has ended, meanwhile
 		p.mu.Unlock()
 		next.Done(nil)
 		return
@@ -154,7 +158,6 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 		one.since = s.Now()
 		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})
 	}
-	p.flows[g.flowKey] = one
 	p.mu.Unlock()
 	s.blame(k, choice)
 	s.faulty(k)

@@ -30,24 +30,24 @@ const (
 )
 
 // lacks reports what there is not enough of, where some are free.
-func (t *tally) lacks(of *shares.Shares, id lb.ID, client host, free int64) lack {
+func (t *tally) lacks(of *shares.Shares, service lb.Name, client host, free int64) lack {
 	switch {
 	case free <= 0:
 		return room
 	case !of.Client.Allows(t.clients[client], 1, free):
 		return ofClient
-	case !of.Service.Allows(t.services[nameOf(id)], 1, free):
+	case !of.Service.Allows(t.services[service], 1, free):
 		return ofService
 	}
 	return enough
 }
 
 // add adds some to what a Service and a client have.
-func (t *tally) add(id lb.ID, client host, n int64) {
+func (t *tally) add(service lb.Name, client host, n int64) {
 	if t.services == nil {
 		t.services, t.clients = make(map[lb.Name]int64), make(map[host]int64)
 	}
-	count(t.services, nameOf(id), n)
+	count(t.services, service, n)
 	count(t.clients, client, n)
 }
 
