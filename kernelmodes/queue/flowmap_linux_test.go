@@ -51,8 +51,8 @@ func TestFlowMap(t *testing.T) {
 func checkFlowMap(t *testing.T, m *flowMap, model map[flowKey]int64) {
 	t.Helper()
 	has, used := make(map[flowKey]int64), 0
-	for i := range m.list {
-		x := &m.list[i]
+	for n := range m.size {
+		x := m.at(uint16(n + 1))
 		has[x.key] = x.flow.since
 		if found := m.get(&x.key, x.hash); found != &x.flow {
 			t.Fatalf("a flow of the list is not found: %v, %v", x, found)
@@ -66,9 +66,12 @@ func checkFlowMap(t *testing.T, m *flowMap, model map[flowKey]int64) {
 	if !maps.Equal(has, model) || used != len(model) {
 		t.Fatalf("it has %d flows in %d slots, the model %d", len(has), used, len(model))
 	}
-	for _, x := range m.list[len(m.list):cap(m.list)] {
-		if x != (knownFlow{}) {
+	for n := m.size; n < listPart*len(m.list); n++ {
+		if *m.at(uint16(n + 1)) != (knownFlow{}) {
 			t.Fatal("what was removed is kept from the collector")
 		}
+	}
+	if len(m.list) > m.size/listPart+2 {
+		t.Fatalf("%d flows take %d parts of the list", m.size, len(m.list))
 	}
 }

@@ -157,7 +157,7 @@ func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack
 	if p.flows.get(k, hash) != nil {
 		return false, enough
 	}
-	if lack = p.tally.lacks(&t.shares, service, client, manyFlows/flowParts-int64(len(p.flows.list))); lack != enough {
+	if lack = p.tally.lacks(&t.shares, service, client, manyFlows/flowParts-int64(p.flows.size)); lack != enough {
 		t.full.add(lack)
 		return false, lack
 	}

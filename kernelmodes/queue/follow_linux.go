@@ -361,8 +361,8 @@ func (s *Server) endAll(which func(*flow) bool) {
 		p := &s.following.parts[i]
 		some = some[:0]
 		p.mu.Lock()
-		for n := len(p.flows.list); n > 0; n-- { // backwards: the last takes the place of what is removed
-			if one := p.flows.list[n-1]; which(&one.flow) {
+		for n := p.flows.size; n > 0; n-- { // backwards: the last takes the place of what is removed
+			if one := *p.flows.at(uint16(n)); which(&one.flow) {
 				s.following.remove(p, &one.key, one.hash, &one.flow)
 				some = append(some, one)
 			}
