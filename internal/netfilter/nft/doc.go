@@ -17,9 +17,9 @@
 // they are not sent by that library, which awaits an answer to each message and copies each
 // element some ten times.
 //
-// A table with a [Table.Lifetime] ends by itself: its base chains return at once when the
-// element of the set "alive" has expired, which Write and [Renew] put there. [Monitor] notices
-// that other programs have changed anything.
+// A table with a [Table.Lifetime] ends by itself: its base chains, or those with their rules
+// ([Hook.New]), return at once when the element of the set "alive" has expired, which Write and
+// [Renew] put there. [Monitor] notices that other programs have changed anything.
 //
 // It is for Linux 5.13 and later with CAP_NET_ADMIN, and works in the network namespace of the
 // calling thread.
