@@ -1,7 +1,7 @@
 // Package queue has the Balancer choose the endpoint of each new flow, and the kernel forward its
 // packets: rules of kernelmodes/nftables with Ask send the first packet of a flow to a [Server],
 // which says by a mark where it goes, and conntrack does the rest. So rotation, affinity and
-// ejections are those of user space, open flows cost what DNAT costs and 2 to 3 % (bench/results/inside.md),
+// ejections are those of user space, open flows cost 2 to 3 % more than DNAT (bench/results/inside.md),
 // an endpoint sees its client's address, and no flow takes a descriptor.
 //
 //	rules: queue -> Server: Balancer.Pick -> mark -> rules: map of marks, DNAT
