@@ -42,7 +42,9 @@ func capture(t *testing.T, h *testbed.Host) (stop func() string) {
 }
 
 // A whole association, seen on both sides of the proxy, has nothing that Wireshark
-// complains of: no checksum, no sequence, no malformed chunk.
+// complains of: no checksum, no sequence, no malformed chunk. Only pion's HEARTBEAT is
+// malformed when it leaves pion (1.11.3 and 1.12.1): it has no Heartbeat Info, since
+// the chunk's Marshal is not the marshal that is called.
 func TestCapture(t *testing.T) {
 	l := only(t, Packet, testbed.Config{Pods: 1}, settings{})
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -57,6 +59,7 @@ func TestCapture(t *testing.T) {
 		ask(t, client, server, m)
 		ask(t, server, client, m)
 	}
+	client.(*pionPeer).a.ActiveHeartbeat() // as it does by itself where time has run short
 	report(t, client.shutdown())
 	l.eventually("the association is over", func(s Stats) bool { return s.Completed == 1 })
 	var notes [2]string
@@ -75,7 +78,8 @@ func TestCapture(t *testing.T) {
 			}
 			return strings.TrimSpace(string(out))
 		}
-		if got := shark("sctp.checksum.status != 1 || _ws.malformed || _ws.expert.severity >= 0x600000", "frame.number", "sctp.chunk_type", "sctp.checksum.status", "_ws.expert.message"); got != "" {
+		const bad = "sctp.checksum.status != 1 || (_ws.malformed || _ws.expert.severity >= 0x600000) && !(sctp.chunk_type == 4 && sctp.chunk_length == 4)"
+		if got := shark(bad, "frame.number", "sctp.chunk_type", "sctp.checksum.status", "_ws.expert.message"); got != "" {
 			t.Errorf("side %d: complaints:\n%s", i, got)
 		}
 		// An end that is short of time sends again. Then both sides see it.
@@ -87,7 +91,7 @@ func TestCapture(t *testing.T) {
 		for _, kind := range strings.FieldsFunc(shark("sctp", "sctp.chunk_type"), func(r rune) bool { return r == ',' || r == '\n' }) {
 			seen[kind] = true
 		}
-		for _, kind := range []string{"1", "2", "10", "11", "64", "3", "7", "8", "14"} { // INIT to SHUTDOWN COMPLETE, data as I-DATA
+		for _, kind := range []string{"1", "2", "10", "11", "64", "3", "4", "7", "8", "14"} { // INIT to SHUTDOWN COMPLETE, data as I-DATA
 			if !seen[kind] {
 				t.Errorf("side %d: no chunk of type %s, only %v", i, kind, seen)
 			}
