@@ -22,6 +22,7 @@ func TestFewEvents(t *testing.T) {
 			if !n.Verify() {
 				t.Error("Verify finds something out of place")
 			}
+			n.suspect()
 			testbed.Check(t, n.following.events.Everything())
 			before := n.Stats().Flows.Events
 			all := n.open(&s, 9)

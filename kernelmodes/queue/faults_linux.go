@@ -76,21 +76,28 @@ func (t *tries) due(nth uint32, now int64) bool {
 
 // faulty notes that an endpoint has failed.
 func (s *Server) faulty(k *flowKey) {
+	s.suspect()
 	if s.following.faults.note(k, s.Now()) && s.unfollowed.Load() > 0 && s.following.cannot == nil {
 		s.Read()
 	}
 }
 
-// passes reports whether a connection need not be followed that goes to the endpoint of a number.
+// passes reports whether a flow need not be followed that goes to the endpoint of a number.
 func (s *Server) passes(p *nfqueue.Packet, k *flowKey, one *flow, number uint32) bool {
+	if k.isUDP() {
+		logs, _ := one.choice.Policies().Logs()
+		return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
+	}
 	return s.Ask.Unfollowed(p.Mark) && k.isTCP() && one.failed == nil && !one.choice.CountsInFlight() &&
 		!s.following.faults.last(k, one.since) &&
 		!s.following.tries[family(p.Client.Addr())].due(number/(s.Ask.Mask&-s.Ask.Mask), one.since)
 }
 
-// pass lets one go. Its endpoint is known as where it has answered.
+// pass lets one go. That of a connection is known as where it has answered.
 func (s *Server) pass(k *flowKey, one *flow, number uint32) {
-	s.unfollowed.Add(1)
-	s.following.answering.add(k, number)
+	if k.isTCP() {
+		s.unfollowed.Add(1)
+		s.following.answering.add(k, number)
+	}
 	one.end(k)
 }

@@ -340,7 +340,8 @@ func TestReusedPorts(t *testing.T) {
 func TestShare(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 1})
-	one, other := n.echoing(lb.UDP, false, lb.Policies{}), n.echoing(lb.UDP, true, lb.Policies{})
+	lc := lb.Policies{Scheduler: "lc"}
+	one, other := n.echoing(lb.UDP, false, lc), n.echoing(lb.UDP, true, lc)
 	limited := n.echoing(lb.TCP, false, counting)
 	limited.Name, one.Name, other.Name = "limited", "one", "other"
 	n.Sync(one, other, limited)
@@ -455,7 +456,7 @@ func strays(t *testing.T, follow uint32) {
 func TestLateEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 2})
-	s := n.echoing(lb.UDP, false, lb.Policies{})
+	s := n.echoing(lb.UDP, false, lb.Policies{Scheduler: "lc"})
 	packet := &nfqueue.Packet{Protocol: unix.IPPROTO_UDP, Client: lab.At(n.Client.Addr4, 1000), Asked: s.Addresses[0].Addr}
 	key := keyOf(lb.UDP, packet.Client, packet.Asked)
 	begin := func() netip.AddrPort {

@@ -39,6 +39,7 @@ const (
 // following is what follows flows.
 type following struct {
 	flowTable
+	hearing   hearing
 	reached   reached
 	answering answering
 	faults    faults
@@ -84,6 +85,7 @@ func (s *Server) follow() (err error) {
 		f.entries.Close()
 		return fmt.Errorf("follow flows: %w", err)
 	}
+	s.startHearing()
 	f.stop = make(chan struct{})
 	f.all.Go(s.lookOn)
 	f.all.Go(s.readOn)
@@ -99,6 +101,7 @@ func (s *Server) unfollow() error {
 	close(f.stop)
 	f.all.Wait()
 	f.stop = nil
+	f.hearing.end()
 	err := f.events.Close()
 	f.table.Close()
 	f.entries.Close()
@@ -135,7 +138,7 @@ func (s *Server) keep(k *flowKey, one *flow) (ok bool) {
 }
 
 func (s *Server) track(k *flowKey, one *flow) (ok bool) {
-	look := firstLook
+	look := s.nextLook()
 	if k.isUDP() {
 		look = 0
 	}
@@ -162,12 +165,12 @@ func (s *Server) handle(e *conntrack.Event) {
 		notify(s.following.lost)
 		return
 	}
-	s.learn(&e.Entry, e.Kind == conntrack.Destroy, 0)
+	s.learn(&e.Entry, e.Kind == conntrack.Destroy, false, 0)
 }
 
 // learn takes what conntrack says of an entry, in a reading of its table unless that is 0, and reports whether the flow
-// is known.
-func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
+// is known. found: it was looked for since the flow began, when what had the same ports before was gone.
+func (s *Server) learn(e *conntrack.Entry, gone, found bool, reading uint32) bool {
 	f, k := &s.following, keyOf(e.Protocol, e.Src, e.Dst)
 	p, hash := f.part(&k)
 	p.mu.Lock()
@@ -182,7 +185,7 @@ func (s *Server) learn(e *conntrack.Entry, gone bool, reading uint32) bool {
 	answered, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
 	before, enough := *one, answered && one.isKnownEnough(&k)
 	switch {
-	case ended && !one.endsBy(e, k.isUDP()):
+	case ended && !found && !one.endsBy(e, k.isUDP()):
 		if one.again && e.Replies == one.choice.Backend() {
 			one.again = false
 		}
@@ -248,7 +251,9 @@ func (s *Server) answer(k *flowKey, one *flow) {
 	if !k.isUDP() { // of these it is known at the end only
 		now := s.Now()
 		s.following.reached.add(one, k, now)
-		one.choice.Took(now-one.since, now)
+		if one.choice.CountsInFlight() { // else it may be known late
+			one.choice.Took(now-one.since, now)
+		}
 	}
 }
 
@@ -295,7 +300,7 @@ func (s *Server) awaitAgain(k *flowKey, one *flow) {
 	}
 	next.failed.add(one.choice)
 	next.failed.refused = true
-	if done, _ := s.following.put(k, &next, firstLook); done {
+	if done, _ := s.following.put(k, &next, s.nextLook()); done {
 		one.admission = lb.Admission{}
 		s.following.retried.Add(1)
 	}
@@ -305,6 +310,7 @@ func (s *Server) awaitAgain(k *flowKey, one *flow) {
 func (s *Server) readOn() {
 	f := &s.following
 	for {
+		s.unsuspect()
 		select {
 		case <-f.stop:
 			return
@@ -342,7 +348,8 @@ func (s *Server) readTable() {
 	f.turn++
 	for _, ipv6 := range []bool{false, true} {
 		err := f.table.Entries(ipv6, nil, func(e *conntrack.Entry) {
-			if e.Protocol != 0 && e.Status&conntrack.DstTranslated != 0 && !s.learn(e, false, f.turn) && !over(e) {
+			if e.Protocol != 0 && e.Status&conntrack.DstTranslated != 0 && !s.learn(e, false, false, f.turn) &&
+				!over(e) {
 				s.adopt(e)
 			}
 		})
@@ -378,7 +385,7 @@ func (s *Server) endAll(which func(*flow) bool) {
 func (s *Server) adopt(e *conntrack.Entry) {
 	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
 	service, _, ok := s.Balancer.Table().Lookup(asked)
-	if !ok || s.Asks == nil || !s.Asks(service.ID) ||
+	if !ok || !s.has(service.ID) ||
 		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
 		return
 	}

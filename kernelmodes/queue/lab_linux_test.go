@@ -30,7 +30,6 @@ func newServer() *Server {
 	}
 	return &Server{
 		Balancer: new(lb.Balancer), Ask: ask, Now: func() int64 { return int64(time.Since(epoch)) },
-		Asks:    func(lb.ID) bool { return true },
 		Shares:  shares.Shares{Service: 80, Client: 90},
 		Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
 	}
@@ -66,7 +65,11 @@ type engine struct {
 }
 
 func (e engine) Sync(ctx context.Context, d lb.Delta, about lb.Node) error {
-	if err := e.Engine.Sync(ctx, d, about); err != nil {
+	err := e.Expect(&d)
+	if err == nil {
+		err = e.Engine.Sync(ctx, d, about)
+	}
+	if e.Changed(&d, e.IPv6); err != nil {
 		return err
 	}
 	table, _, err := new(lb.Table).Next(d.Added, about)

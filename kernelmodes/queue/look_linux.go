@@ -31,9 +31,13 @@ func (s *Server) lookOn() {
 		if !s.pause(lookEvery) {
 			return
 		}
-		for i, left := 0, atOnce; i < flowParts && left > 0; i++ {
+		left := atOnce
+		for i := 0; i < flowParts && left > 0; i++ {
 			left -= s.lookAt(&f.parts[first], left)
 			first = (first + 1) % flowParts
+		}
+		if left == 0 && !f.hearing.on.Load() { // there are too many to look at
+			s.suspect()
 		}
 	}
 }
@@ -75,7 +79,8 @@ func (s *Server) lookAtOne(g *glance, one *flow) {
 		}
 		return
 	}
-	if now-one.since < one.timeout() {
+	hears, early := s.following.hearing.on.Load(), now-one.since < one.timeout()
+	if early && hears {
 		s.lookAgain(g, func(*flow) {})
 		return
 	}
@@ -83,14 +88,19 @@ func (s *Server) lookAtOne(g *glance, one *flow) {
 	e, there, err := s.following.entries.Find(k.protocol, client, asked)
 	switch {
 	case err != nil, !there && !one.missing:
-		// An event that says why it has gone may not have been read.
+		// An event that says why it has gone may not have been read. If none is heard the endpoint may have refused it.
+		if err == nil && !hears {
+			s.suspect()
+		}
 		s.lookAgain(g, func(one *flow) { one.missing = err == nil })
 	case !there: // its packet was dropped on this node
 		s.giveUp(g)
 	case e.Status&conntrack.SeenReply != 0:
-		s.learn(&e, over(&e), 0)
+		s.learn(&e, false, true, 0)
 	case k.protocol == lb.TCP && e.State != conntrack.TCPSynSent: // it began with no SYN
 		s.giveUp(g)
+	case early:
+		s.lookAgain(g, func(*flow) {})
 	default:
 		s.fail(g, one, &e)
 	}
@@ -113,7 +123,7 @@ func (s *Server) lookAgain(g *glance, change func(*flow)) {
 	defer p.mu.Unlock()
 	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
 		change(one)
-		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + firstLook})
+		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + s.nextLook()})
 	}
 }
 

@@ -38,10 +38,6 @@ type Server struct {
 	Engines  [2]*nftables.Engine // IPv4, IPv6; with the same Ask
 	Now      func() int64        // the clock of the Balancer
 
-	// Asks reports whether a Service port is one of the engines', so that what it has open already is known when the
-	// server starts, and after Read. nil: none is.
-	Asks func(lb.ID) bool
-
 	// Chose gets why the Balancer has chosen the endpoint of a flow whose Service has flows logged, before the kernel
 	// has the answer. It must not wait. nil: it is of no use.
 	Chose func(protocol lb.Protocol, client, asked netip.AddrPort, why lb.Why)
@@ -91,7 +87,8 @@ type FlowStats struct {
 	Refused    uint64 // by a reset as the first answer, or left so by the client where packets are not counted
 	Silent     uint64 // endpoints that have not answered in time
 	Retried    uint64 // of both, those whose client gets another endpoint when it sends again
-	Events     uint64 // of conntrack
+	Listening  bool   // to conntrack
+	Events     uint64 // of it
 	Lost       uint64 // events that had no room, after which the table is read
 }
 
@@ -135,6 +132,7 @@ func (s *Server) Stats() Stats {
 	stats.Queues.Missed += held.Missed
 	stats.Queues.Late += held.Late
 	stats.Queues.Repeated += s.repeated.Load()
+	stats.Flows.Listening = f.hearing.on.Load()
 	if f.cannot == nil {
 		events := f.events.Stats()
 		stats.Flows.Events, stats.Flows.Lost = events.Handled, events.Lost

@@ -45,17 +45,27 @@ func (e *events) listen(kinds Kinds, handle func(*Event)) error {
 	e.kinds = kinds
 	err = errors.Join(e.only(nil), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventRoom),
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	for kind, group := range groups {
-		if kinds&kind != 0 {
-			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
-		}
-	}
-	if err != nil {
+	if err = errors.Join(err, e.hear(true)); err != nil {
 		_ = e.file.Close()
 		return fmt.Errorf("subscribe to conntrack: %w", err)
 	}
 	go e.serve(handle)
 	return nil
+}
+
+func (e *events) hear(on bool) error {
+	option := unix.NETLINK_DROP_MEMBERSHIP
+	if on {
+		option = unix.NETLINK_ADD_MEMBERSHIP
+	}
+	return e.control(func(fd int) (err error) {
+		for kind, group := range groups {
+			if e.kinds&kind != 0 {
+				err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, group))
+			}
+		}
+		return err
+	})
 }
 
 func (e *events) only(addrs []netip.Addr) error { return e.filter(destinations(addrs)) }

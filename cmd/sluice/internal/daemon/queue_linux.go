@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -39,9 +37,6 @@ type queues struct {
 	began     atomic.Bool // to answer, and it may have ended since
 	answering atomic.Bool
 
-	there sync.Mutex // guards ours; nothing is waited for by who holds it
-	ours  map[lb.ID]bool
-
 	mu      sync.Mutex // guards the following
 	begun   bool       // or it is waited for
 	closed  bool
@@ -50,39 +45,9 @@ type queues struct {
 }
 
 func newQueues(log *zap.Logger) *queues {
-	q := &queues{log: log, ours: make(map[lb.ID]bool)}
-	q.server = queue.Server{Now: eventloop.Now, Asks: q.has}
+	q := &queues{log: log}
+	q.server.Now = eventloop.Now
 	return q
-}
-
-// has reports whether a Service port is on the path.
-func (q *queues) has(id lb.ID) bool {
-	q.there.Lock()
-	defer q.there.Unlock()
-	return q.ours[id]
-}
-
-// changed notes what a family has on the path, and has flows be found that were there before: where Services have come,
-// and where it begins to matter what is in flight.
-func (q *queues) changed(d *lb.Delta, ipv6 bool) {
-	q.there.Lock()
-	if d.Whole {
-		maps.DeleteFunc(q.ours, func(id lb.ID, _ bool) bool { return id.IPv6 == ipv6 })
-	}
-	for _, s := range d.Removed {
-		delete(q.ours, s.ID)
-	}
-	for _, s := range d.Added {
-		q.ours[s.ID] = true
-	}
-	q.there.Unlock()
-	defaults := &q.server.Balancer.Defaults
-	begins := func(x lb.Change) bool {
-		return !x.Old.InForce(defaults).CountsInFlight() && x.New.InForce(defaults).CountsInFlight()
-	}
-	if (len(d.Added) > 0 || slices.ContainsFunc(d.Changed, begins)) && q.answering.Load() {
-		q.server.Read()
-	}
 }
 
 // queueEngine gives a family the engine for data path queue.
@@ -166,7 +131,7 @@ func (q *queues) stats() (m metrics.Queue) {
 		}
 	}
 	return metrics.Queue{Numbered: rules.Numbered, Unnumbered: rules.Unnumbered,
-		Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
+		Answering: q.answering.Load(), Listening: s.Flows.Listening, Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
 		Limited: s.Limited, Strays: s.Strays, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
 		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
 		Unfollowed: s.Flows.Unfollowed,
@@ -265,9 +230,12 @@ func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error 
 			return fmt.Errorf("answer the kernel: %w", err)
 		}
 	}
-	err := e.Engine.Sync(ctx, d, node)
+	err := e.queues.server.Expect(&d)
+	if err == nil {
+		err = e.Engine.Sync(ctx, d, node)
+	}
+	e.queues.server.Changed(&d, e.IPv6)
 	e.queues.server.Wake()
-	e.queues.changed(&d, e.IPv6)
 	e.report()
 	return err
 }

@@ -222,6 +222,9 @@ func TestQueueLimits(t *testing.T) {
 		testbed.Check(t, dial())
 	}
 	followed(0) // it does not matter how many there are
+	if l.Metric("sluice_queue_listening") != 0 {
+		t.Error("conntrack is listened to, which nothing needs")
+	}
 	l.Write("few.yaml", strings.Replace(service, "\nspec:",
 		"\n  annotations: {sluice.io/max-connections: \"6\"}\nspec:", 1), slice)
 	followed(4)
@@ -229,6 +232,9 @@ func TestQueueLimits(t *testing.T) {
 		testbed.Check(t, dial())
 	}
 	followed(6)
+	if l.Metric("sluice_queue_listening") != 1 {
+		t.Error("conntrack is not listened to, which a limit needs")
+	}
 	if err := dial(); err == nil {
 		t.Error("a seventh connection is let through, want six at most")
 	}

@@ -301,7 +301,7 @@ func (s scrape) agent(n agent.Status) {
 
 // Queue is what the kernel has asked of data path queue (kernelmodes/queue.Stats).
 type Queue struct {
-	Answering                              bool
+	Answering, Listening                   bool
 	Chosen, None, Unknown, Limited, Strays uint64 // flows
 
 	Packets, Repeated, Odd, Late, Missed uint64
@@ -325,21 +325,28 @@ func (l *Lacks) readings() []reading {
 	return []reading{{"all", l.Room}, {"client", l.Client}, {"service", l.Service}}
 }
 
-func (s scrape) queue(n Queue) {
-	answering := 0.0
-	if n.Answering {
-		answering = 1
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
 	}
+	return 0
+}
+
+func (s scrape) queue(n Queue) {
 	s.gauge("sluice_queue_answering", "1 while this process chooses the endpoints of new flows on data path queue, "+
-		"from the first Service there on; else the kernel does.", answering)
+		"from the first Service there on; else the kernel does.", oneIf(n.Answering))
+	s.gauge("sluice_queue_listening", "1 while data path queue listens to conntrack's events, since a Service needs "+
+		"them (lc, p2c, ewma, limits of connections, retry-refused, an access log, udp-responses, SCTP), or an "+
+		"endpoint has failed in the last 10 minutes: then each packet that this host forwards costs a little more.",
+		oneIf(n.Listening))
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
 		"its rules do not have it yet (unknown), or reset or dropped because of a limit that the Service requests "+
 		"(limited), or in the midst of connections that the kernel does not know (stray).", "result",
 		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited},
 			{"stray", n.Strays}})
-	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack's events say: "+
-		"connections of TCP until they are answered, where no policy of their Service goes by what is open.",
+	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack says: where no "+
+		"policy of their Service goes by what is open, connections of TCP until they are answered, and none of UDP.",
 		float64(n.Known))
 	s.counters("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, by whose "+
 		"share was full: that of all together, or of the client, or of the Service (--max-client-share, "+
