@@ -23,9 +23,9 @@
 //     the order rotates. Ratios are taken within a round, because the processor's
 //     frequency and neighbours drift; figures of different rounds or runs are not
 //     comparable. Shown are the median, the least and the greatest.
-//   - What a target is for has all rounds. In a run of everything the ceilings, and
+//   - What a target is for has all rounds. In a run of everything other ceilings, and
 //     workloads without a target, have each third.
-//   - Each run starts the proxy anew, with empty tables of connections.
+//   - Each run starts the proxy anew, with empty tables, and begins when that is idle.
 //   - The machine must be idle before; -force measures nevertheless, and the report says so.
 //   - With -paired builds of Sluice run side by side instead, each with hosts of its own, and are asked in turns of
 //     milliseconds: what else the machine does then happens to all of them, so it need not be idle. Numbers of

@@ -151,6 +151,38 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
+// A process has settled when it has used a fiftieth of settleWindow at the most.
+const (
+	settleWindow = 50 * time.Millisecond
+	settleMost   = 100 // windows
+)
+
+// settle waits until a process, unless it is 0, has done what is left to do after it begins to serve: that is not what
+// is measured, and in 1.5 s it is up to 1 % of what a core can do.
+func (l *lab) settle(ctx context.Context, pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	before, err := processTime(pid)
+	for range settleMost {
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(settleWindow):
+		}
+		var now time.Duration
+		if now, err = processTime(pid); err == nil && now-before <= settleWindow/50 {
+			return nil
+		}
+		before = now
+	}
+	l.remark("the process is not idle %v after its start", settleMost*settleWindow)
+	return err
+}
+
 // measureUsage returns the time of a process, 0 if there is none, and of a core.
 func measureUsage(pid, core int) (u usage, err error) {
 	if pid > 0 {

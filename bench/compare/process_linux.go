@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/report"
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
@@ -39,7 +40,7 @@ func (l *lab) loadList() string {
 // pathList returns the cores of Sluice with some flags: all where it chooses for the kernel, which does its work where
 // packets are.
 func (l *lab) pathList(flags []string) string {
-	if slices.Contains(flags, queueName) {
+	if slices.Contains(flags, report.Queue) {
 		return cores{load: append(slices.Clone(l.cores.load), l.cores.proxy)}.loadList()
 	}
 	return l.proxyList()

@@ -48,8 +48,8 @@ func (p plan) order(w workload, round int) []system {
 	var able []system
 	rare := p.thin && round%thinRounds != 0
 	for _, s := range p.systems {
-		if rare && (s.ceiling || !report.Targeted(w.name)) || w.alone && s.name != report.Ours ||
-			w.balances && !s.balances {
+		if rare && (!report.Targeted(w.name) || s.ceiling && !report.Compared(w.name, s.name)) ||
+			w.alone && s.name != report.Ours || w.balances && !s.balances {
 			continue
 		}
 		if strings.Contains(s.speaks, w.protocol) || s.speaks == "" {
@@ -136,5 +136,8 @@ func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures [
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := l.settle(ctx, r.pid()); err != nil {
+		return nil, err
+	}
 	return w.run(ctx, l, r, p.duration)
 }

@@ -58,9 +58,6 @@ func (r *running) addrs(s service) []string {
 // relayName is the proxy of goroutines.
 const relayName = "goroutines"
 
-// queueName is Sluice where the kernel forwards what it chooses.
-const queueName = "queue"
-
 // systems are all that can be compared.
 var systems = []system{
 	{name: report.Ours, balances: true, start: startOurs},
@@ -69,8 +66,9 @@ var systems = []system{
 	{name: "nginx", needs: "nginx", speaks: tcp + udp, balances: true, start: startNginx, say: []string{"nginx", "-v"}},
 	{name: relayName, speaks: tcp + udp, start: startRelay},
 	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
-	{name: "dnat", ceiling: true, needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
-	{name: queueName, ceiling: true, start: startQueue},
+	{name: report.DNAT, ceiling: true, needs: "iptables-restore", start: startDNAT,
+		say: []string{"iptables", "--version"}},
+	{name: report.Queue, ceiling: true, start: startQueue},
 	{name: "direct", ceiling: true, start: startDirect},
 }
 
@@ -78,7 +76,7 @@ var systems = []system{
 func (s system) version(ctx context.Context, sluice string) string {
 	command := s.say
 	switch s.name {
-	case report.Ours, queueName:
+	case report.Ours, report.Queue:
 		command = []string{sluice, "--version"}
 	case relayName:
 		return "io.Copy of " + runtime.Version() + ", as kube-proxy's userspace mode"
@@ -115,7 +113,7 @@ func startOurs(ctx context.Context, l *lab) (*running, error) {
 }
 
 func startQueue(ctx context.Context, l *lab) (*running, error) {
-	return startSluice(ctx, l, queueName, l.sluice, "--proxy-mode", "queue")
+	return startSluice(ctx, l, report.Queue, l.sluice, "--proxy-mode", "queue")
 }
 
 func startSluice(ctx context.Context, l *lab, name, path string, flags ...string) (*running, error) {
@@ -223,7 +221,7 @@ func (l *lab) listens(ctx context.Context, name string, p *testbed.Process) bool
 }
 
 func startDNAT(ctx context.Context, l *lab) (*running, error) {
-	r := &running{name: "dnat", stop: func() error { return l.flush(nil) }}
+	r := &running{name: report.DNAT, stop: func() error { return l.flush(nil) }}
 	return r, l.onNode(ctx, dnatRules(l.services), "iptables-restore", "--noflush")
 }
 

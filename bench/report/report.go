@@ -11,6 +11,12 @@ import (
 // Ours is the system that all are compared with.
 const Ours = "sluice"
 
+// Queue is Sluice where the kernel forwards what it chooses, and DNAT the kernel alone.
+const (
+	Queue = "queue"
+	DNAT  = "dnat"
+)
+
 // Metrics that have a meaning of their own here. Further ones may be measured.
 const (
 	CPU    = "cpu"

@@ -130,10 +130,10 @@ func (r *Report) WriteTable(w io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintf(tw, "\nTargets (x is Sluice's figure divided by the other's of the same round, the median over %d "+
+	fmt.Fprintf(tw, "\nTargets (x is the system's figure divided by the other's of the same round, the median over %d "+
 		"rounds):\n", r.Rounds)
 	for _, v := range r.Verdicts {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t<= %s\tis %s\t%s\t\n", v.Workload, v.Metric, v.Against, figure(v.Limit),
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\tis %s\t%s\t\n", v.Workload, v.System, v.Metric, v.Against, v.limit(),
 			figure(v.Got), v.State)
 	}
 	if err := tw.Flush(); err != nil {
@@ -173,14 +173,15 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 	for _, p := range pictures {
 		fmt.Fprintf(&b, "![%s](%s)\n\n", strings.TrimSuffix(p, ".svg"), p)
 	}
-	b.WriteString("## Targets\n\n| workload | metric | against | at most | is | |\n|---|---|---|---|---|---|\n")
+	b.WriteString("## Targets\n\n| workload | system | metric | against | limit | is | |\n" +
+		"|---|---|---|---|---|---|---|\n")
 	for _, v := range r.Verdicts {
 		state := v.State
 		if state == Misses {
 			state = "**misses**"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", v.Workload, v.Metric, v.Against, figure(v.Limit),
-			figure(v.Got), state)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", v.Workload, v.System, v.Metric, v.Against,
+			v.limit(), figure(v.Got), state)
 	}
 	if r.Missed() > 0 {
 		b.WriteString("\nWhy targets are missed: [profiles.md](profiles.md).\n")

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,11 +14,16 @@ import (
 // is in the metric's own unit.
 type Target struct {
 	Workload string
+	System   string // empty: Ours
 	Metric   string
 	Against  []string // systems: the ratio to each of them must keep the limit
 	Base     string   // a workload: the ratio to Sluice's own figure there must
 	Limit    float64
+	Least    bool // the figure is to be Limit at least, else at most
 }
+
+// ours returns the system whose figure it is.
+func (t Target) ours() string { return cmp.Or(t.System, Ours) }
 
 // Targets are what the project has set itself, for medians of at least 7 rounds on
 // an idle machine.
@@ -28,6 +34,9 @@ var Targets = slices.Concat(bulkTargets(), []Target{
 	{Workload: "rr-1000", Metric: CPU, Against: []string{"goroutines"}, Limit: 0.60},
 	{Workload: "short", Metric: CPU, Against: []string{"haproxy"}, Limit: 1.00},
 	{Workload: "short", Metric: CPU, Against: []string{"nginx"}, Limit: 1.10},
+	{Workload: "rr-64", System: Queue, Metric: Rate, Against: []string{DNAT}, Limit: 0.98, Least: true},
+	{Workload: "short", System: Queue, Metric: Rate, Against: []string{DNAT}, Limit: 0.97, Least: true},
+	{Workload: "short", System: Queue, Metric: All, Against: []string{DNAT}, Limit: 1.10},
 	{Workload: "udp-64", Metric: CPU, Against: []string{"nginx"}, Limit: 0.90},
 	{Workload: "udp-64", Metric: Lost},
 	{Workload: "udp-1000", Metric: CPU, Against: []string{"nginx"}, Limit: 0.65},
@@ -55,6 +64,13 @@ func Targeted(workload string) bool {
 	return slices.ContainsFunc(Targets, func(t Target) bool { return t.Workload == workload || t.Base == workload })
 }
 
+// Compared reports whether a target of a workload is for a system, or compares with it.
+func Compared(workload, system string) bool {
+	return slices.ContainsFunc(Targets, func(t Target) bool {
+		return t.Workload == workload && (t.ours() == system || slices.Contains(t.Against, system))
+	})
+}
+
 // bulkTargets are the same for each direction.
 func bulkTargets() []Target {
 	var out []Target
@@ -78,22 +94,34 @@ const (
 // Verdict says whether a target holds.
 type Verdict struct {
 	Workload string
+	System   string
 	Metric   string
 	Against  string // systems, another workload, or the unit of an absolute limit
 	Limit    float64
+	Least    bool    // Limit is the least, else the most
 	Got      float64 // the ratio, or the figure; of several systems the worst
 	State    string
+}
+
+// limit returns it in words.
+func (v Verdict) limit() string {
+	if v.Least {
+		return ">= " + figure(v.Limit)
+	}
+	return "<= " + figure(v.Limit)
 }
 
 func judge(r *Report, targets []Target) []Verdict {
 	var out []Verdict
 	for _, t := range targets {
-		v := Verdict{Workload: t.Workload, Metric: t.Metric, Limit: t.Limit, State: NotMeasured}
+		v := Verdict{Workload: t.Workload, System: t.ours(), Metric: t.Metric, Limit: t.Limit, Least: t.Least,
+			State: NotMeasured}
 		v.Got, v.Against = t.measure(r)
 		switch {
-		case v.Got <= t.Limit:
+		case math.IsNaN(v.Got):
+		case v.Got == t.Limit, v.Got > t.Limit == t.Least:
 			v.State = Holds
-		case v.Got > t.Limit: // NaN is neither
+		default:
 			v.State = Misses
 		}
 		out = append(out, v)
@@ -104,7 +132,7 @@ func judge(r *Report, targets []Target) []Verdict {
 // measure returns the figure that the limit is for, or NaN, and what it is compared with.
 func (t Target) measure(r *Report) (got float64, against string) {
 	got = math.NaN()
-	ours := r.find(t.Workload, Ours, t.Metric)
+	ours := r.find(t.Workload, t.ours(), t.Metric)
 	switch {
 	case t.Base != "":
 		against = "Sluice in " + t.Base
@@ -122,7 +150,7 @@ func (t Target) measure(r *Report) (got float64, against string) {
 			if math.IsNaN(ratio) {
 				return ratio, against
 			}
-			if math.IsNaN(got) || ratio > got {
+			if math.IsNaN(got) || ratio > got != t.Least {
 				got = ratio
 			}
 		}
@@ -148,6 +176,6 @@ func (r *Report) Missed() int {
 
 // String words a verdict.
 func (v Verdict) String() string {
-	return fmt.Sprintf("%s: %s of %s is %s, at most %s (%s)", v.State, v.Metric, v.Workload, figure(v.Got),
-		figure(v.Limit), v.Against)
+	return fmt.Sprintf("%s: %s of %s in %s is %s, %s (%s)", v.State, v.Metric, v.System, v.Workload, figure(v.Got),
+		v.limit(), v.Against)
 }
