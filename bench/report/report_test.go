@@ -44,6 +44,8 @@ func example() *Report {
 		{Workload: "idle", Metric: Memory, Limit: 1024},
 		{Workload: "idle", Metric: Memory, Base: "idle", Limit: 1},
 		{Workload: "never", Metric: CPU, Limit: 1},
+		{Workload: "rr-64", System: "haproxy", Metric: CPU, Against: []string{Ours, "nginx"}, Limit: 1.6, Least: true},
+		{Workload: "rr-64", System: "haproxy", Metric: CPU, Against: []string{Ours}, Limit: 2.1, Least: true},
 	})
 	return r
 }
@@ -59,14 +61,15 @@ func TestResultsAndVerdicts(t *testing.T) {
 	want := []struct {
 		state string
 		got   float64
-	}{{Misses, 0.8}, {Holds, 0.5}, {NotMeasured, math.NaN()}, {Misses, 1}, {Holds, 950.061728}, {Holds, 1}, {NotMeasured, math.NaN()}}
+	}{{Misses, 0.8}, {Holds, 0.5}, {NotMeasured, math.NaN()}, {Misses, 1}, {Holds, 950.061728}, {Holds, 1}, {NotMeasured, math.NaN()},
+		{Holds, 1.6}, {Misses, 2}}
 	for i, w := range want {
 		v := r.Verdicts[i]
 		if got := v.Got; v.State != w.state || math.Abs(got-w.got) > 1e-9 || math.IsNaN(got) != math.IsNaN(w.got) {
 			t.Errorf("verdict %d: %s", i, v)
 		}
 	}
-	if r.Missed() != 2 {
+	if r.Missed() != 3 {
 		t.Errorf("%d missed", r.Missed())
 	}
 }
