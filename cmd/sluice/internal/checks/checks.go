@@ -38,7 +38,8 @@ type Stats struct {
 type Checker struct {
 	lb      *lb.Balancer
 	results chan result
-	flying  int // in flight; of Run
+	changed chan struct{} // has a value when there may be another table
+	flying  int           // in flight; of Run
 	running sync.WaitGroup
 	seed    maphash.Seed
 
@@ -82,8 +83,8 @@ type result struct {
 
 // New returns a Checker.
 func New(b *lb.Balancer) *Checker {
-	return &Checker{lb: b, results: make(chan result, maxFlying), seed: maphash.MakeSeed(),
-		targets: make(map[target]*state), busy: make(map[lb.Name]int)}
+	return &Checker{lb: b, results: make(chan result, maxFlying), changed: make(chan struct{}, 1),
+		seed: maphash.MakeSeed(), targets: make(map[target]*state), busy: make(map[lb.Name]int)}
 }
 
 // Stats may be called from anywhere.
@@ -91,10 +92,18 @@ func (c *Checker) Stats() Stats {
 	return Stats{c.passed.Load(), c.failed.Load(), c.postponed.Load(), c.lb.Failing()}
 }
 
-// Run makes checks until ctx ends.
+// Changed says that the Balancer may have another table. It does not wait.
+func (c *Checker) Changed() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run makes checks until ctx ends. While none is requested nothing wakes it but Changed.
 func (c *Checker) Run(ctx context.Context) {
 	defer c.running.Wait()
-	turn := time.NewTicker(turnEvery)
+	turn, stopped := time.NewTicker(turnEvery), false
 	defer turn.Stop()
 	for {
 		select {
@@ -102,12 +111,20 @@ func (c *Checker) Run(ctx context.Context) {
 			return
 		case r := <-c.results:
 			c.end(r)
+		case <-c.changed:
+			if stopped {
+				turn.Reset(turnEvery)
+				stopped = false
+			}
 		case now := <-turn.C:
 			if table := c.lb.Table(); table != c.table {
 				c.table = table
 				c.follow(now)
 			}
 			c.begin(ctx, now)
+			if stopped = len(c.targets) == 0; stopped {
+				turn.Stop()
+			}
 		}
 	}
 }

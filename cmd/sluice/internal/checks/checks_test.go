@@ -51,13 +51,14 @@ func service(name, check string, backends ...netip.AddrPort) *lb.Service {
 	return s
 }
 
-func update(t *testing.T, b *lb.Balancer, services ...*lb.Service) {
+func update(t *testing.T, c *Checker, services ...*lb.Service) {
 	t.Helper()
 	table, err := lb.NewTable(services, lb.Node{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Update(table)
+	c.lb.Update(table)
+	c.Changed()
 }
 
 // answering is a server whose status can be changed, and that counts how often it is asked.
@@ -85,7 +86,7 @@ const probeText = "{httpGet: {path: /ready}, periodSeconds: 1, failureThreshold:
 func TestChecker(t *testing.T) {
 	b, c, events := start(t)
 	good, bad := answer(t, 200), answer(t, 503)
-	update(t, b, service("web", probeText, good.addr, bad.addr), service("plain", "", good.addr, bad.addr))
+	update(t, c, service("web", probeText, good.addr, bad.addr), service("plain", "", good.addr, bad.addr))
 	if e := next(t, events); e.Returned || !e.Check || e.Backend != bad.addr || e.Service.Name != "web" || e.Err.Error() != "status 503" {
 		t.Errorf("%+v", e)
 	}
@@ -101,15 +102,19 @@ func TestChecker(t *testing.T) {
 	if s := c.Stats(); s.Failing != 1 || s.Failed < 4 || s.Passed < 4 || s.Postponed != 0 {
 		t.Errorf("%+v", s)
 	}
-	update(t, b, service("web", "", good.addr, bad.addr))
+	update(t, c, service("web", "", good.addr, bad.addr))
 	if e := next(t, events); !e.Returned || b.Failing() != 0 {
 		t.Errorf("%+v, %d are failing", e, b.Failing())
+	}
+	update(t, c, service("web", probeText, bad.addr)) // nothing wakes it meanwhile
+	if e := next(t, events); e.Returned || e.Backend != bad.addr {
+		t.Errorf("%+v", e)
 	}
 }
 
 // TestPortsAreCheckedOnce: what the ports of a Service have in common is asked once, and concerns all of them.
 func TestPortsAreCheckedOnce(t *testing.T) {
-	b, _, events := start(t)
+	b, c, events := start(t)
 	bad := answer(t, 503)
 	check := fmt.Sprintf("{httpGet: {port: %d}, periodSeconds: 2, failureThreshold: 1}", bad.addr.Port())
 	var services []*lb.Service
@@ -118,7 +123,7 @@ func TestPortsAreCheckedOnce(t *testing.T) {
 		s.Port = fmt.Sprint("p", i)
 		services = append(services, s)
 	}
-	update(t, b, services...)
+	update(t, c, services...)
 	seen := make(map[lb.ID]bool)
 	for range 20 {
 		seen[next(t, events).Service] = true
@@ -141,8 +146,8 @@ func TestPROXYHeader(t *testing.T) {
 		addr := l.Addr().(*net.TCPAddr).AddrPort()
 		s := service("web", "{httpGet: {path: /ready}, periodSeconds: 1}", addr)
 		s.Policies.ProxyProtocol = []string{"", "v1", "v2"}[version]
-		b, _, _ := start(t)
-		update(t, b, s)
+		_, checker, _ := start(t)
+		update(t, checker, s)
 		c, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)

@@ -43,6 +43,7 @@ func (d *daemon) serveWeb() error {
 		d.watchdog.attempted.Store(time.Now().UnixNano())
 		d.steering.added(a.Added)
 		d.kernel.Changed()
+		d.checks.Changed()
 	})
 	c := &d.Config.Document
 	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
