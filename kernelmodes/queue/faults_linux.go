@@ -85,12 +85,17 @@ func (s *Server) faulty(k *flowKey) {
 // passes reports whether a flow need not be followed that goes to the endpoint of a number.
 func (s *Server) passes(p *nfqueue.Packet, k *flowKey, one *flow, number uint32) bool {
 	if k.isUDP() {
-		logs, _ := one.choice.Policies().Logs()
-		return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
+		return one.endsUnheard()
 	}
 	return s.Ask.Unfollowed(p.Mark) && k.isTCP() && one.failed == nil && !one.choice.CountsInFlight() &&
 		!s.following.faults.last(k, one.since) &&
 		!s.following.tries[family(p.Client.Addr())].due(number/(s.Ask.Mask&-s.Ask.Mask), one.since)
+}
+
+// endsUnheard reports whether no policy goes by what becomes of a flow of UDP.
+func (one *flow) endsUnheard() bool {
+	logs, _ := one.choice.Policies().Logs()
+	return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
 }
 
 // pass lets one go. That of a connection is known as where it has answered.

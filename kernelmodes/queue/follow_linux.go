@@ -403,5 +403,9 @@ func (s *Server) adopt(e *conntrack.Entry) {
 		one.choice.Done(nil)
 		return
 	}
+	if k.isUDP() && one.endsUnheard() {
+		one.end(&k)
+		return
+	}
 	s.keep(&k, &one)
 }

@@ -47,13 +47,13 @@ func (h *hearing) remove(id lb.ID) {
 	delete(h.services, id)
 }
 
-// startHearing begins to hear what is to be heard, and end that.
+// startHearing joins conntrack's groups if a Service needs its events, and end has no more of them.
 func (s *Server) startHearing() {
 	h := &s.following.hearing
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = s.following.events
-	h.on.Store(true) // Listen has begun to
+	h.on.Store(true) // conntrack.Listen has joined the groups
 	s.settle()
 }
 
@@ -98,12 +98,13 @@ func (s *Server) Expect(d *lb.Delta) error {
 // Changed says what a family has on the path when the engine has synchronized, and has flows be found that were there
 // before: where Services have come, and where it begins to matter what is in flight.
 func (s *Server) Changed(d *lb.Delta, ipv6 bool) {
-	if s.learns(d, ipv6) {
+	if s.noteChange(d, ipv6) {
 		s.Read()
 	}
 }
 
-func (s *Server) learns(d *lb.Delta, ipv6 bool) (some bool) {
+// noteChange notes it, and reports whether flows that were there before are to be found.
+func (s *Server) noteChange(d *lb.Delta, ipv6 bool) (some bool) {
 	h := &s.following.hearing
 	h.mu.Lock()
 	defer h.mu.Unlock()

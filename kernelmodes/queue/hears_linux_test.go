@@ -25,6 +25,9 @@ func TestHears(t *testing.T) {
 		lab.Ask(n.Client, lb.UDP, udp.Addresses[0].Addr)
 		n.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", "ipv6")
 		testbed.Eventually(t, "the answer is known", func() bool { return n.Stats().Flows.Answered > before.Flows.Answered })
+		if want { // those of the answer of TCP and of the end of UDP, so that none comes later
+			testbed.Eventually(t, "both are heard of", func() bool { return n.Stats().Flows.Events >= before.Flows.Events+2 })
+		}
 		if got := n.Stats(); (got.Flows.Events > before.Flows.Events) != want || n.following.hearing.on.Load() != want {
 			t.Errorf("%d events, want some: %v", got.Flows.Events-before.Flows.Events, want)
 		}
