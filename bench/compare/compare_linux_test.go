@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -251,14 +252,21 @@ func TestPair(t *testing.T) {
 	testbed.Check(t, o.addBuild("again="+build(t)))
 	for _, wrong := range []options{{paired: "short", also: o.also}, {paired: "rr-0", also: o.also},
 		{paired: "services-1", also: o.also}, {paired: "rr-1,services-2", also: o.also}, {paired: "services-2"},
-		{paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}} {
+		{paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}, {paired: "services-2,services-3", systems: "dnat"},
+		{paired: "rr-1", systems: "dnat"}, {paired: "rr-1", systems: "["}} {
 		if _, status, err := run(wrong); status != 2 || err == nil {
 			t.Errorf("%s, %d starts, %d other builds: status %d, %v", wrong.paired, wrong.rounds, len(wrong.also),
 				status, err)
 		}
 	}
-	for _, w := range []pairedWorkload{{conns: 2, turns: 5}, {services: []int{3, 5}, asked: 2, changes: 1, turns: 5}} {
-		twins, err := o.pair(t.Context(), w, t.Output())
+	kernel := options{sluice: o.sluice, rounds: 2, systems: report.DNAT + "," + report.Queue}
+	for _, c := range []struct {
+		options
+		pairedWorkload
+	}{{o, pairedWorkload{conns: 2, turns: 5}}, {kernel, pairedWorkload{conns: 2, turns: 5, clock: true}},
+		{o, pairedWorkload{services: []int{3, 5}, asked: 2, changes: 1, turns: 5}}} {
+		w := c.pairedWorkload
+		twins, err := c.pair(t.Context(), w, t.Output())
 		if err != nil || len(twins) != 2*max(1, len(w.services)) {
 			t.Fatalf("%v: %d builds, %v", w, len(twins), err)
 		}
@@ -267,6 +275,25 @@ func TestPair(t *testing.T) {
 				t.Errorf("%v: %s took %v us per request, %v ms per change", w, tw.system.name, tw.took, tw.change)
 			}
 		}
+	}
+}
+
+// TestTurns measures path queue beside DNAT for a moment, in a run that measures other systems, too.
+func TestTurns(t *testing.T) {
+	needLab(t)
+	r, status, err := run(options{sluice: build(t), workloads: "rr-64-turns,short", systems: report.DNAT, rounds: 1,
+		duration: 200 * time.Millisecond, force: true})
+	if err != nil || status != 0 {
+		t.Fatalf("status %d, %v", status, err)
+	}
+	got := make(map[string]float64)
+	for _, res := range r.Results {
+		got[res.Workload+" "+res.System+" "+res.Metric] = res.Median
+	}
+	ratio, queue, dnat := got["rr-64-turns sluice by turns"], got["rr-64-turns sluice queue"],
+		got["rr-64-turns sluice dnat"]
+	if queue <= 0 || dnat <= 0 || math.Abs(ratio*queue-dnat) > dnat/1000 || got["short dnat rate"] <= 0 {
+		t.Errorf("%v", got)
 	}
 }
 

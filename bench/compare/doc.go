@@ -7,7 +7,6 @@
 //	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes
 //	go run ./bench/compare -list
 //	go run ./bench/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice
-//	go run ./bench/compare -workloads short -systems sluice -also 'log=bin/sluice --access-log all'
 //	go run ./bench/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
 //	go run ./bench/compare -workloads 'open-*,workers-*' # an open loop, and several workers
 //
@@ -25,11 +24,12 @@
 //     comparable. Shown are the median, the least and the greatest.
 //   - What a target is for has all rounds. In a run of everything other ceilings, and
 //     workloads without a target, have each third.
-//   - Each run starts the proxy anew, with empty tables, and begins when that is idle.
-//   - The machine must be idle before; -force measures nevertheless, and the report says so.
+//   - Each run starts the proxy anew, with empty tables, and begins when that is idle. The machine
+//     must be idle before; -force measures nevertheless, and the report says so.
 //   - With -paired builds of Sluice run side by side instead, each with hosts of its own, and are asked in turns of
 //     milliseconds: what else the machine does then happens to all of them, so it need not be idle. Numbers of
-//     Services are compared in the same way, and new clients ask equally many Services of each.
+//     Services are compared so, too, and with -systems those, by the clock: client, kernel and servers share a
+//     core. So is the workload rr-64-turns, since rounds cannot tell whether a bound of 2 % holds.
 //   - Errors and lost datagrams are always shown. A system that loses what it was given
 //     has less work to do per answer.
 //

@@ -46,7 +46,8 @@ func main() {
 		"-workloads or -systems chooses, what no target is for takes part in each third only")
 	flag.StringVar(&o.paired, "paired", "", "measure the builds of -sluice and -also side by side, each started "+
 		"-rounds times (10), and nothing else, by this `WORKLOAD`: rr-NUMBER, or services-NUMBER, "+
-		"of which several, comma-separated, measure each build once with every number")
+		"of which several, comma-separated, measure each build once with every number; with -systems those and "+
+		"-also, by the clock")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
 		"iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
@@ -80,9 +81,16 @@ func run(o options) (*report.Report, int, error) {
 		if paired, err = parsePaired(o.paired); err != nil {
 			return nil, 2, err
 		}
-		if o.rounds == 1 || len(o.twins(paired)) == 1 {
-			return nil, 2, errors.New("measure builds side by side: want two -rounds or more, and -also " +
-				"or several numbers of Services")
+		if paired.clock = o.systems != ""; paired.clock && paired.conns == 0 {
+			return nil, 2, errors.New("measure -systems side by side: want rr-NUMBER")
+		}
+		side, err := o.side()
+		if err != nil {
+			return nil, 2, err
+		}
+		if o.rounds == 1 || len(paired.twins(side)) == 1 {
+			return nil, 2, errors.New("measure side by side: want two -rounds or more, and -also, " +
+				"several -systems or several numbers of Services")
 		}
 	}
 	if err := testbed.Reexec(); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/report"
 	"github.com/sluice-lb/sluice/bench/stats"
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"golang.org/x/sys/unix"
@@ -25,10 +27,13 @@ const pairedRequests = 200
 // pairedWorkload says what the builds are asked.
 type pairedWorkload struct {
 	conns    int   // that stay; every request is on one of them
-	services []int // or else, how many Services each build has, once with each number: a new client makes each request,
-	asked    int   // to one of so many of them, with each number the same,
+	clock    bool  // the time of a request counts, not the processor time of the proxy
+	services []int // or else, how many Services each build has, once with each number: a new client asks each time,
+	asked    int   // one of so many of them, with each number the same,
 	changes  int   // and so many times one of them is changed, removed and added before
-	turns    int   // that every build has after each start
+	turns    int   // that every build has after each start, at least
+
+	lasts time.Duration // there are as many turns as take so long, at least
 }
 
 // parsePaired takes the value of -paired.
@@ -53,9 +58,28 @@ func parsePaired(name string) (w pairedWorkload, err error) {
 	return w, nil
 }
 
-// twins returns the builds, each once with every number of Services.
-func (o options) twins(w pairedWorkload) (all []*twin) {
-	for _, s := range slices.Concat(systems[:1], o.also) {
+// side returns what is measured side by side: the systems that are asked for, else Sluice, and the other builds.
+func (o options) side() (all []system, err error) {
+	if o.systems == "" {
+		return slices.Concat(systems[:1], o.also), nil
+	}
+	for _, s := range systems {
+		if chosen, err := matches(o.systems, s.name); err != nil {
+			return nil, err
+		} else if !chosen {
+			continue
+		}
+		if why := s.missing(); why != "" {
+			return nil, fmt.Errorf("measure %s: %s", s.name, why)
+		}
+		all = append(all, s)
+	}
+	return slices.Concat(all, o.also), nil
+}
+
+// twins returns what runs side by side, each once with every number of Services.
+func (w pairedWorkload) twins(side []system) (all []*twin) {
+	for _, s := range side {
 		first := &twin{system: s, name: s.name}
 		if len(all) > 0 {
 			first.beside = all[0]
@@ -74,10 +98,29 @@ func (o options) twins(w pairedWorkload) (all []*twin) {
 	return all
 }
 
+// turnsWorkload is for a bound that rounds are too rough for.
+func turnsWorkload() workload {
+	return workload{name: "rr-64-turns", alone: true, about: "TCP, requests on 64 connections that stay, of path " +
+		"queue and of DNAT, which both run, by turns of milliseconds",
+		run: func(ctx context.Context, l *lab, _ *running, d time.Duration) ([]figure, error) {
+			if err := l.cores.comeBack(); err != nil { // as the other labs choose among all
+				return nil, err
+			}
+			w := pairedWorkload{conns: 64, clock: true, lasts: d}
+			twins := w.twins([]system{systemOf(report.DNAT), systemOf(report.Queue)})
+			if err := errors.Join(w.start(ctx, l.sluice, twins), l.cores.leave()); err != nil {
+				return nil, err
+			}
+			dnat, queue := twins[0].took[0], twins[1].took[0]
+			return []figure{{report.ByTurns, "x", dnat / queue}, {"queue", "us/request", queue},
+				{"dnat", "us/request", dnat}}, nil
+		}}
+}
+
 const pairedRequest = "GET / HTTP/1.1\r\nHost: sluice.test\r\n\r\n"
 
-// twin is one of the builds that run side by side, with what it took in each start, in us per request:
-// processor time, or the time to the first byte of a new client.
+// twin is one of the systems or builds that run side by side, with what it took in each start, in us per request:
+// processor time, time by the clock, or the time to the first byte of a new client.
 type twin struct {
 	system
 	name   string
@@ -85,7 +128,9 @@ type twin struct {
 	beside *twin // that it is compared with; nil for the first
 	*lab
 	*running
-	conns  []net.Conn
+	conns  []*os.File
+	poll   int // an epoll of them
+	events [64]unix.EpollEvent
 	answer []byte   // as long as one
 	ips    []string // of the Services that new clients ask
 	took   []float64
@@ -95,12 +140,16 @@ type twin struct {
 // pair measures builds more closely than rounds can: all run at once, each in a lab of its own, and get requests by
 // turns of some milliseconds, so that what else happens on the machine happens to all of them.
 func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (twins []*twin, err error) {
-	twins = o.twins(work)
+	side, err := o.side()
+	if err != nil {
+		return nil, err
+	}
+	twins = work.twins(side)
 	if o.rounds == 0 {
 		o.rounds = 10
 	}
 	for n := range o.rounds {
-		if err := o.start(ctx, work, twins); err != nil {
+		if err := work.start(ctx, o.sluice, twins); err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(w, "start %d:", n+1)
@@ -122,15 +171,15 @@ func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (tw
 	return twins, nil
 }
 
-// start starts every build once, in any order, and adds what each takes.
-func (o options) start(ctx context.Context, w pairedWorkload, twins []*twin) error {
+// start starts every twin once, in any order, and adds what each takes.
+func (w pairedWorkload) start(ctx context.Context, sluice string, twins []*twin) error {
 	defer func() {
 		for _, t := range twins {
 			t.end()
 		}
 	}()
 	for _, i := range rand.Perm(len(twins)) {
-		if err := twins[i].begin(ctx, o.sluice, w); err != nil {
+		if err := twins[i].begin(ctx, sluice, w); err != nil {
 			return fmt.Errorf("start %s: %w", twins[i].name, err)
 		}
 	}
@@ -138,7 +187,7 @@ func (o options) start(ctx context.Context, w pairedWorkload, twins []*twin) err
 		return err
 	}
 	took := make([][]float64, len(twins))
-	for range w.turns {
+	for began, n := time.Now(), 0; n < w.turns || time.Since(began) < w.lasts; n++ {
 		for _, i := range rand.Perm(len(twins)) {
 			turn, err := twins[i].turn(w)
 			if err != nil {
@@ -166,28 +215,41 @@ func (t *twin) begin(ctx context.Context, sluice string, w pairedWorkload) (err 
 	if t.running, err = t.system.start(ctx, t.lab); err != nil {
 		return err
 	}
+	if t.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
 	for range w.conns {
 		if err := t.connect(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
+	return t.settle(ctx, t.pid())
 }
 
-// connect adds a connection.
+// connect adds a connection. Its socket blocks: Go's would measure its own poller, too.
 func (t *twin) connect(ctx context.Context) error {
-	c, err := t.tb.Client.Dial(ctx, "tcp", t.services[0].addr())
+	addrs := t.addrs(t.services[0])
+	c, err := t.tb.Client.Dial(ctx, "tcp", addrs[len(t.conns)%len(addrs)])
 	if err != nil {
 		return err
 	}
-	t.conns = append(t.conns, c)
+	defer c.Close() // File has its own
 	if _, err := io.WriteString(c, pairedRequest); err != nil {
 		return err
 	}
 	t.answer = make([]byte, 1024)
 	n, err := c.Read(t.answer)
+	if err != nil {
+		return err
+	}
 	t.answer = t.answer[:n]
-	return err
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		return err
+	}
+	t.conns = append(t.conns, f)
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(t.poll, unix.EPOLL_CTL_ADD, int(f.Fd()),
+		&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(f.Fd())}))
 }
 
 // load starts the build with many Services, and makes the changes of that workload.
@@ -205,33 +267,59 @@ func (t *twin) load(ctx context.Context, w pairedWorkload) (err error) {
 
 func (t *twin) turn(w pairedWorkload) (took float64, err error) {
 	if w.conns > 0 {
-		return t.ask()
+		return t.ask(w.clock)
 	}
 	err = t.tb.Client.Do(func() (err error) { took, err = t.meet(); return err })
 	return took, err
 }
 
-// ask makes requests, on all connections at once, and returns the processor time of each in us.
-func (t *twin) ask() (float64, error) {
+// ask makes requests, on all connections at once, and returns what each takes in us: processor time of the proxy, or
+// time by the clock. The latter is processor time of client, kernel and servers, which share a core.
+func (t *twin) ask(clock bool) (float64, error) {
 	before, err := measureUsage(t.pid(), t.cores.proxy)
 	if err != nil {
 		return 0, err
 	}
-	made := 0
+	started, made := time.Now(), 0
 	for ; made < pairedRequests; made += len(t.conns) {
 		for _, c := range t.conns {
-			if _, err := io.WriteString(c, pairedRequest); err != nil {
-				return 0, err
+			if _, err := unix.Write(int(c.Fd()), []byte(pairedRequest)); err != nil {
+				return 0, os.NewSyscallError("write", err)
 			}
 		}
-		for _, c := range t.conns {
-			if _, err := io.ReadFull(c, t.answer); err != nil {
-				return 0, err
-			}
+		if err := t.readAll(); err != nil {
+			return 0, err
 		}
 	}
+	took := time.Since(started)
 	after, err := measureUsage(t.pid(), t.cores.proxy)
-	return float64(after.minus(before).process.Nanoseconds()) / 1000 / float64(made), err
+	if !clock {
+		took = after.minus(before).process
+	}
+	return float64(took.Nanoseconds()) / 1000 / float64(made), err
+}
+
+// readAll reads an answer from each connection, as they come.
+func (t *twin) readAll() error {
+	for left := len(t.conns) * len(t.answer); left > 0; {
+		ready, err := unix.EpollWait(t.poll, t.events[:], int(testbed.Patience.Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return os.NewSyscallError("epoll_wait", err)
+		case ready == 0:
+			return errors.New("no answer came")
+		}
+		for _, ev := range t.events[:ready] {
+			n, err := unix.Read(int(ev.Fd), t.answer)
+			if n <= 0 {
+				return fmt.Errorf("read an answer: %d bytes: %w", n, err)
+			}
+			left -= n
+		}
+	}
+	return nil
 }
 
 // meet has one new client after the other ask, and returns the median time to their first bytes in us.
@@ -281,11 +369,14 @@ func (t *twin) end() {
 	for _, c := range t.conns {
 		_ = c.Close()
 	}
+	if t.poll > 0 {
+		_ = unix.Close(t.poll)
+	}
 	if t.running != nil {
 		_ = t.stop()
 	}
 	if t.lab != nil {
 		t.lab.close()
 	}
-	t.conns, t.running, t.lab = nil, nil, nil
+	t.conns, t.poll, t.running, t.lab = nil, 0, nil, nil
 }

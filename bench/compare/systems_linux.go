@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,6 +71,11 @@ var systems = []system{
 		say: []string{"iptables", "--version"}},
 	{name: report.Queue, ceiling: true, start: startQueue},
 	{name: "direct", ceiling: true, start: startDirect},
+}
+
+// systemOf returns the system with a name.
+func systemOf(name string) system {
+	return systems[slices.IndexFunc(systems, func(s system) bool { return s.name == name })]
 }
 
 // version returns what a system says it is.

@@ -53,7 +53,7 @@ func workloads() []workload {
 			quick: n > 1, needs: []string{"wrk"}, run: keepAlive(n),
 		})
 	}
-	all = append(all,
+	all = append(all, turnsWorkload(),
 		workload{name: "short", quick: true, about: "TCP, 32 clients with a connection for each request, which the " +
 			"server ends", run: asking(sizedService,
 			load.AskConfig{Kind: load.Short, Number: 32, Request: 64, Response: 200}, "connection")},

@@ -29,6 +29,8 @@ const (
 	Errors = "errors"
 	Lost   = "lost"
 	Memory = "memory"
+
+	ByTurns = "by turns" // the rate of path queue to that of DNAT, of both at once
 )
 
 // Machine is what the figures depend on.

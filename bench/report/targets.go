@@ -34,7 +34,7 @@ var Targets = slices.Concat(bulkTargets(), []Target{
 	{Workload: "rr-1000", Metric: CPU, Against: []string{"goroutines"}, Limit: 0.60},
 	{Workload: "short", Metric: CPU, Against: []string{"haproxy"}, Limit: 1.00},
 	{Workload: "short", Metric: CPU, Against: []string{"nginx"}, Limit: 1.10},
-	{Workload: "rr-64", System: Queue, Metric: Rate, Against: []string{DNAT}, Limit: 0.98, Least: true},
+	{Workload: "rr-64-turns", Metric: ByTurns, Limit: 0.98, Least: true},
 	{Workload: "short", System: Queue, Metric: Rate, Against: []string{DNAT}, Limit: 0.97, Least: true},
 	{Workload: "short", System: Queue, Metric: All, Against: []string{DNAT}, Limit: 1.10},
 	{Workload: "udp-64", Metric: CPU, Against: []string{"nginx"}, Limit: 0.90},
