@@ -78,6 +78,11 @@ func (n *node) inFlight(s *lb.Service) (all []uint64) {
 // awaits waits until so many are in flight at the backends.
 func (n *node) awaits(s *lb.Service, want ...uint64) {
 	n.T.Helper()
+	defer func() {
+		if n.T.Failed() {
+			n.T.Logf("in flight: %d, want %d; %+v", n.inFlight(s), want, n.Stats())
+		}
+	}()
 	testbed.Eventually(n.T, "in flight is what it should be", func() bool { return slices.Equal(n.inFlight(s), want) })
 }
 
@@ -221,6 +226,7 @@ func TestChurn(t *testing.T) {
 					_ = c.(*net.TCPConn).SetLinger(0)
 				}
 				_ = c.Close()
+				n.Read() // as often as may be: what it finds may end meanwhile
 			}
 		})
 	}
@@ -234,6 +240,43 @@ func TestChurn(t *testing.T) {
 		t.Errorf("%+v, want %d known, %d chosen, and no failure", got, len(open), clients*each+len(open))
 	}
 	t.Logf("%+v", got)
+}
+
+// TestGoneWhileRead: what ends while the table is read is not in flight because the reading has it still.
+func TestGoneWhileRead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 1})
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		s := n.echoing(p, false, lb.Policies{Scheduler: "lc"})
+		n.Sync(s)
+		all := n.open(&s, 1)
+		n.awaits(&s, 1)
+		var old conntrack.Entry
+		n.Node.DoT(t, func() (err error) {
+			old, _, err = new(conntrack.Conn).Find(p, netip.MustParseAddrPort(all[0].LocalAddr().String()),
+				s.Addresses[0].Addr)
+			return err
+		})
+		testbed.Check(t, all[0].Close())
+		n.Node.Run(t, "conntrack", "-D", "-p", strings.ToLower(p.String()))
+		n.awaits(&s, 0)
+		if n.readEntry(&old, newReading(1<<31)); n.inFlight(&s)[0] != 1 {
+			t.Errorf("%s: what a reading has is not in flight: %+v", p, old)
+		}
+		heard := false
+		for range 100 { // but while another reading begins or ends
+			r := newReading(1 << 31)
+			n.following.reading.Store(r)
+			n.handle(&conntrack.Event{Entry: old, Kind: conntrack.Destroy})
+			if heard = n.following.reading.CompareAndSwap(r, nil); heard {
+				n.readEntry(&old, r)
+				break
+			}
+		}
+		if !heard || n.inFlight(&s)[0] != 0 || n.Stats().Flows.Known != 0 {
+			t.Errorf("%s: in flight is what has ended: %+v", p, n.Stats())
+		}
+	}
 }
 
 // TestFlowsCross: a server that starts knows what is open, which another one has chosen for, or the kernel.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,14 +25,6 @@ const (
 
 	// atOnce is how many flows are looked at in one go.
 	atOnce = 1024
-
-	// readEvery is how long the table is not read while nothing is lost, and readShare how many times as long as the
-	// last reading took it is not read anyhow.
-	readEvery = time.Minute
-	readShare = 20
-
-	// youth is how long the first packet of a flow may take from its verdict until it has an entry.
-	youth = time.Second
 )
 
 // following is what follows flows.
@@ -54,6 +45,8 @@ type following struct {
 	stop chan struct{}
 	all  sync.WaitGroup
 	turn uint32 // readings
+
+	reading atomic.Pointer[reading] // nil: none is under way
 
 	answered, refused, silent, retried atomic.Uint64
 }
@@ -165,7 +158,11 @@ func (s *Server) handle(e *conntrack.Event) {
 		notify(s.following.lost)
 		return
 	}
-	s.learn(&e.Entry, e.Kind == conntrack.Destroy, false, 0)
+	ended := e.Kind == conntrack.Destroy
+	if r := s.following.reading.Load(); r != nil && (ended || over(&e.Entry)) {
+		r.ended(e.ID) // before its flow has gone, and would be found as another's
+	}
+	s.learn(&e.Entry, ended, false, 0)
 }
 
 // learn takes what conntrack says of an entry, in a reading of its table unless that is 0, and reports whether the flow
@@ -306,61 +303,6 @@ func (s *Server) awaitAgain(k *flowKey, one *flow) {
 	}
 }
 
-// readOn reads the table when it has to be read.
-func (s *Server) readOn() {
-	f := &s.following
-	for {
-		s.unsuspect()
-		select {
-		case <-f.stop:
-			return
-		case <-f.read:
-		case <-f.lost:
-			if !s.pause(youth) { // until what has ended unheard is old enough
-				return
-			}
-		case <-time.After(readEvery):
-			if f.known.Load() == 0 {
-				continue
-			}
-		}
-		begun := time.Now()
-		s.readTable()
-		if !s.pause(readShare * time.Since(begun)) {
-			return
-		}
-	}
-}
-
-// pause waits for a time. False: the server ends.
-func (s *Server) pause(d time.Duration) bool {
-	select {
-	case <-s.following.stop:
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
-// readTable reads it: flows that it does not have have ended, and others may be ours.
-func (s *Server) readTable() {
-	f, begun := &s.following, s.Now()
-	f.turn++
-	for _, ipv6 := range []bool{false, true} {
-		err := f.table.Entries(ipv6, nil, func(e *conntrack.Entry) {
-			if e.Protocol != 0 && e.Status&conntrack.DstTranslated != 0 && !s.learn(e, false, false, f.turn) &&
-				!over(e) {
-				s.adopt(e)
-			}
-		})
-		if err != nil {
-			return // it is read again
-		}
-	}
-	old := begun - int64(youth)
-	s.endAll(func(one *flow) bool { return one.choice.Valid() && one.seen != f.turn && one.since < old })
-}
-
 // endAll ends flows.
 func (s *Server) endAll(which func(*flow) bool) {
 	var some []knownFlow
@@ -379,33 +321,4 @@ func (s *Server) endAll(which func(*flow) bool) {
 			some[i].flow.end(&some[i].key)
 		}
 	}
-}
-
-// adopt has a flow be known that another process, or the kernel, has chosen for.
-func (s *Server) adopt(e *conntrack.Entry) {
-	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
-	service, _, ok := s.Balancer.Table().Lookup(asked)
-	if !ok || !s.has(service.ID) ||
-		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
-		return
-	}
-	k := keyOf(e.Protocol, e.Src, e.Dst)
-	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !s.Balancer.CountsInFlight(asked) {
-		s.following.answering.add(&k, s.engineFor(addrOf(k.client)).Number(e.Replies))
-		return
-	}
-	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: s.following.turn,
-		admission: s.Balancer.Readmit(service.ID, e.Src.Addr())}
-	if e.Status&conntrack.SeenReply != 0 {
-		one.id = e.ID
-	}
-	if one.admission == (lb.Admission{}) { // the Service has gone meanwhile
-		one.choice.Done(nil)
-		return
-	}
-	if k.isUDP() && one.endsUnheard() {
-		one.end(&k)
-		return
-	}
-	s.keep(&k, &one)
 }

@@ -124,7 +124,7 @@ func TestChoice(t *testing.T) {
 			}
 			for who, times := range count {
 				if times != 3 || len(count) != 3 {
-					t.Errorf("%s: %s had %d of 9 flows, %v; want 3 each", plain.ID, who, times, count)
+					t.Errorf("%s: %s had %d of 9 flows, %v; want 3 each; %+v", plain.ID, who, times, count, n.Stats())
 				}
 			}
 			first := ask(sticky)
