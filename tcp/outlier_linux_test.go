@@ -96,10 +96,11 @@ func TestAllDeadAreTried(t *testing.T) {
 func TestEjectedOfMany(t *testing.T) {
 	for _, n := range []int{2, 10, 100} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			backends := []netip.AddrPort{refusing(t)}
+			var backends []netip.AddrPort
 			for i := 1; i < n; i++ {
 				backends = append(backends, naming(t, fmt.Sprint(i)))
 			}
+			backends = append(backends, refusing(t)) // at last: its port is free for others
 			p := startProxy(t, ejecting, backends...)
 			p.ask(5 * n)
 			before, rounds := p.Stats(), (1000+n-2)/(n-1)

@@ -118,10 +118,7 @@ func TestChoice(t *testing.T) {
 				who, _, _ := strings.Cut(lab.Ask(n.Client, p, s.Addresses[0].Addr), " ")
 				return who
 			}
-			count := make(map[string]int)
-			for range 9 {
-				count[ask(plain)]++
-			}
+			count := n.turns(plain, 9)
 			for who, times := range count {
 				if times != 3 || len(count) != 3 {
 					t.Errorf("%s: %s had %d of 9 flows, %v; want 3 each; %+v", plain.ID, who, times, count, n.Stats())
@@ -139,6 +136,28 @@ func TestChoice(t *testing.T) {
 		}
 	}
 	n.answered(40)
+}
+
+// turns returns how often each pod answers when a Service is asked. All keep their ports meanwhile: a flow of UDP from
+// the port of one before is the same for the kernel.
+func (n *node) turns(s lb.Service, times int) map[string]int {
+	n.T.Helper()
+	count := make(map[string]int)
+	for range times {
+		c, err := n.Client.Dial(n.T.Context(), strings.ToLower(s.Protocol.String()), s.Addresses[0].Addr.String())
+		testbed.Check(n.T, err)
+		defer c.Close()
+		if s.Protocol == lb.UDP {
+			_, err = c.Write([]byte("?"))
+		}
+		answer := make([]byte, 1024)
+		testbed.Check(n.T, errors.Join(err, c.SetDeadline(time.Now().Add(testbed.Patience))))
+		got, err := c.Read(answer)
+		testbed.Check(n.T, err)
+		who, _, _ := strings.Cut(string(answer[:got]), " ")
+		count[strings.TrimSpace(who)]++
+	}
+	return count
 }
 
 // ends has the server end, and another one start.
