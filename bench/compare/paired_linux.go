@@ -112,8 +112,8 @@ func turnsWorkload() workload {
 				return nil, err
 			}
 			dnat, queue := twins[0].took[0], twins[1].took[0]
-			return []figure{{report.ByTurns, "x", dnat / queue}, {"queue", "us/request", queue},
-				{"dnat", "us/request", dnat}}, nil
+			return []figure{{report.ByTurns, "x", dnat / queue}, {report.Queue, "us/request", queue},
+				{report.DNAT, "us/request", dnat}}, nil
 		}}
 }
 
