@@ -16,7 +16,9 @@ import (
 
 // follows has a node follow so many connections to an address in a quarter of a second, from the next Sync on.
 func (n *node) follows(count uint32) {
+	n.following.hearing.mu.Lock() // who reads it holds that
 	n.Ask.Follow = count
+	n.following.hearing.mu.Unlock()
 	for _, e := range n.Server.Engines {
 		e.Ask.Follow = count
 	}

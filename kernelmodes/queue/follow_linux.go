@@ -57,6 +57,7 @@ var errNoEvents = errors.New("conntrack has no events (net.netfilter.nf_conntrac
 // follow begins to follow flows, in the network namespace of the calling thread.
 func (s *Server) follow() (err error) {
 	f := &s.following
+	f.cannot = nil // goroutines that begin here read it
 	if f.read == nil {
 		f.wake, f.read, f.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	}

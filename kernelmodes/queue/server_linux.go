@@ -104,7 +104,9 @@ func (s *Server) Start() (err error) {
 		return err // first, and so nothing is opened for conntrack each time that Await tries
 	}
 	s.following.shares = s.Shares
-	s.following.cannot = s.follow()
+	if err := s.follow(); err != nil {
+		s.following.cannot = err
+	}
 	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide, s.took); err != nil {
 		s.endHolding()
 		defer s.unreachable.close()
