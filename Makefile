@@ -149,7 +149,7 @@ demo: build ## show Services balanced between hosts made of network namespaces
 bench-deps: deps ## install what the measurements need besides: HAProxy, nginx, load tools
 	@.ci/deps bench
 
-bench: bench-deps build ## measure Sluice beside its peers on an idle machine, for about 35 minutes
+bench: bench-deps build ## measure Sluice beside its peers on an idle machine, for about 45 minutes
 	go run ./bench/compare -sluice bin/sluice -out bench/results $(BENCH)
 
 bench-quick: bench-deps build ## the same for the most telling workloads, under 5 minutes

@@ -3,7 +3,7 @@
 // and as ceilings the kernel's own paths, address translation by iptables, also by Sluice's
 // path queue, ipvs where the kernel has it, and a route straight to the servers.
 //
-//	go run ./bench/compare -sluice bin/sluice            # everything, about 35 minutes
+//	go run ./bench/compare -sluice bin/sluice            # everything, about 45 minutes
 //	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes
 //	go run ./bench/compare -list
 //	go run ./bench/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice

@@ -79,8 +79,8 @@ func (n *node) inFlight(s *lb.Service) (all []uint64) {
 func (n *node) awaits(s *lb.Service, want ...uint64) {
 	n.T.Helper()
 	defer func() {
-		if n.T.Failed() {
-			n.T.Logf("in flight: %d, want %d; %+v", n.inFlight(s), want, n.Stats())
+		if got := n.inFlight(s); !slices.Equal(got, want) {
+			n.T.Logf("in flight: %d, want %d; %+v", got, want, n.Stats())
 		}
 	}()
 	testbed.Eventually(n.T, "in flight is what it should be", func() bool { return slices.Equal(n.inFlight(s), want) })
