@@ -34,7 +34,7 @@ const (
 	// stays for a time, and leaves them for another.
 	elsewhere = time.Second
 	stay      = 20 * time.Millisecond
-	relief    = 10 * time.Millisecond
+	relief    = 2 * time.Millisecond
 
 	// mostScore bounds the score; where it gets to a bound the queue moves.
 	mostScore = 256
