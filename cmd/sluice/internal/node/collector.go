@@ -2,8 +2,10 @@ package node
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
 )
 
 // GOGC, the percentage of what is in use that may be allocated until the collector runs. Measured with 5,000 Services
@@ -25,6 +27,13 @@ const (
 	// half a second later, of six.
 	startGC = 50
 
+	// startRoom is how many bytes a start may allocate until the collector runs, where that is more than startGC per
+	// cent of what is in use, and less than mostStartGC. With 10,000 Services of 10 endpoints from manifests, of which
+	// 415 MB are allocated, it runs 11 times in place of 42: they are served after 2.2 s, where it was 3.0, on one core
+	// (medians of seven starts of each, in turns), and the most memory is 207 MB for 171; with 2,000 it is 65 for 58.
+	startRoom   = 96 << 20
+	mostStartGC = 250
+
 	// largeGC is for the addition of thousands, hugeLargeGC if there is more than hugeHeap already.
 	largeGC     = 100
 	hugeLargeGC = 50
@@ -33,11 +42,47 @@ const (
 // Collect has the garbage collector run as is good for this program. GOGC in the environment takes precedence.
 func Collect() { collect(usualGC, hugeGC) }
 
-// CollectStart has the collector run less often until done is called: of what a start allocates much stays, so that the
-// collector takes a quarter of the time and finds little.
+// CollectStart has the collector run less often until done is called, which is to be called once: of what a start
+// allocates much stays, so that the collector takes a quarter of the time and finds little.
 func CollectStart() (done func()) {
-	collect(startGC, startGC)
-	return Collect
+	if os.Getenv("GOGC") != "" {
+		return func() {}
+	}
+	s := new(starting)
+	s.again()
+	return s.end
+}
+
+// starting is a process that starts. It sets GOGC anew after each run of the collector.
+type starting struct {
+	mu   sync.Mutex
+	over bool
+}
+
+// again sets GOGC for the next run, and has itself called after it.
+func (s *starting) again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	runtime.AddCleanup(&cycle{s}, func(s *starting) { s.again() }, s)
+	debug.SetGCPercent(startPercent(live()))
+}
+
+func (s *starting) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	Collect()
+}
+
+// cycle is garbage from the beginning, so that the next run of the collector finds it.
+type cycle struct{ _ *starting }
+
+// startPercent returns GOGC for a start that has so many bytes in use.
+func startPercent(live uint64) int {
+	return min(max(startGC, int(startRoom*100/max(live, 1))), mostStartGC)
 }
 
 // CollectLess is CollectStart for a large change.
@@ -51,9 +96,17 @@ func collect(percent, huge int) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	if metrics.Read(live); live[0].Value.Kind() == metrics.KindUint64 && live[0].Value.Uint64() > hugeHeap {
+	if live() > hugeHeap {
 		percent = huge
 	}
 	debug.SetGCPercent(percent)
+}
+
+// live returns how many bytes were in use when the collector ran last.
+func live() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	if metrics.Read(sample); sample[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return sample[0].Value.Uint64()
 }
