@@ -61,12 +61,12 @@ COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
 ALONE    = ./cmd/sluice/internal/e2e/...
 OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 
-# Where goroutines share anything. What kernelmodes, redirect and netfilter share with those who ask for
+# Where goroutines share anything. What kernelmodes but queue, redirect and netfilter share with those who ask for
 # their counts, the whole program does in the end-to-end tests; bench is no part of it, and the others left out
 # are functions of their arguments.
-RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect \
-	-e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ -e /internal/policies \
-	-e /internal/explain)
+RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /redirect \
+	-e '/kernelmodes\(/[^q]\|$$\)' -e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ \
+	-e /internal/policies -e /internal/explain)
 
 # Models and parsers in those packages in which one goroutine does it all; they run without the race detector only.
 RACE_NOT  = TestOutlierModel|TestRandomTablesAgainstModel|TestMirror|TestNextIsNewTable|TestLoopsOfChangesAgainstWhole

@@ -89,11 +89,11 @@ func TestHoldDatagrams(t *testing.T) {
 	s.Policies = &lb.Policies{Hold: int64(testbed.Patience)}
 	n.Sync(s)
 	c := testbed.NewUDPClient(t, n.Client, s.Addresses[0].Addr.String())
-	for _, text := range []string{"first", "second"} {
+	for i, text := range []string{"first", "second"} {
 		_, err := io.WriteString(c, text)
 		testbed.Check(t, err)
+		testbed.Eventually(t, "the "+text+" is decided", func() bool { return n.Stats().Queues.Packets == uint64(i+1) })
 	}
-	testbed.Eventually(t, "the second is dropped", func() bool { return n.Stats().Queues.Packets == 2 })
 	b := lab.Backend(n.Pods[0], false, 8053)
 	testbed.Keep(t)(n.Pods[0].EchoUDP(b.Addr.String()))
 	s.Backends = append(s.Backends, b)
