@@ -227,11 +227,17 @@ func (l *Lab) Wait() int {
 	return testbed.ExitCode(err)
 }
 
-// Get asks the program over HTTP, on the node. Code 0: it cannot be asked.
+// Get asks the program over HTTP, on the node. Code 0: it cannot be asked. If it does not answer for
+// [testbed.Patience], it says what its goroutines do, in its log, and ends.
 func (l *Lab) Get(url string) (int, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
 	code, body, err := l.Node.Get(ctx, url)
+	if errors.Is(err, context.DeadlineExceeded) {
+		for _, pid := range l.Processes() {
+			_ = syscall.Kill(pid, syscall.SIGQUIT)
+		}
+	}
 	if err != nil {
 		return 0, err.Error()
 	}

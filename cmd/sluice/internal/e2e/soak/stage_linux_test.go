@@ -44,9 +44,10 @@ func newStage(t *testing.T) *stage {
 				_ = p.Kill()
 			}
 		}
+		const enough = 1 << 16 // to have what goroutines do
 		if t.Failed() {
 			log, _ := os.ReadFile(l.File.Name())
-			t.Logf("the end of the programs' log:\n%s", log[max(0, len(log)-8000):])
+			t.Logf("the end of the programs' log:\n%s", log[max(0, len(log)-enough):])
 		}
 		_ = l.File.Close()
 	})
