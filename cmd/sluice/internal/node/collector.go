@@ -9,7 +9,7 @@ import (
 )
 
 // GOGC, the percentage of what is in use that may be allocated until the collector runs. Measured with 5,000 Services
-// of 10 endpoints in mode nftables, and with 100,000 of 5 in user space.
+// of 10 endpoints in mode nftables, and with 100,000 of 5 in user space (bench/results/control.md).
 const (
 	// usualGC has the collector start sooner than by default: what stays is most of the memory, 61 MB of 5,000
 	// Services. With 40 such a process had 128 MiB, with 25 it has 120, and a change costs as much. Relaying
@@ -18,25 +18,20 @@ const (
 
 	// hugeGC is for more than hugeHeap bytes in use, as of 30,000 Services. While the collector runs, who allocates
 	// helps it, the more the less may be allocated until it is to be done: with 25 changes of those moments took 66
-	// and 85 ms, with 45 it was 44 and 63.
+	// and 85 ms, with 45 it was 44 and 63. It is for a start and a large change, too: with 50 the most memory was 1,061
+	// to 1,149 MiB with 100,000 Services, in five starts, and 1,064 to 1,100 in three with 45.
 	hugeGC   = 45
 	hugeHeap = 192 << 20
 
-	// startGC is for a process that reads its Services for the first time, of which nothing is known yet: with 100
-	// the most memory was 1,175 and 1,281 MiB with 100,000 Services, with 50 it was 1,116 and 1,122; they are served
-	// half a second later, of six.
-	startGC = 50
-
-	// startRoom is how many bytes a start may allocate until the collector runs, where that is more than startGC per
+	// startRoom is how many bytes a start may allocate until the collector runs, where that is more than hugeGC per
 	// cent of what is in use, and less than mostStartGC. With 10,000 Services of 10 endpoints from manifests, of which
 	// 415 MB are allocated, it runs 11 times in place of 42: they are served after 2.2 s, where it was 3.0, on one core
 	// (medians of seven starts of each, in turns), and the most memory is 207 MB for 171; with 2,000 it is 65 for 58.
 	startRoom   = 96 << 20
 	mostStartGC = 250
 
-	// largeGC is for the addition of thousands, hugeLargeGC if there is more than hugeHeap already.
-	largeGC     = 100
-	hugeLargeGC = 50
+	// largeGC is for the addition of thousands, if there is no more than hugeHeap yet.
+	largeGC = 100
 )
 
 // Collect has the garbage collector run as is good for this program. GOGC in the environment takes precedence.
@@ -82,12 +77,12 @@ type cycle struct{ _ *starting }
 
 // startPercent returns GOGC for a start that has so many bytes in use.
 func startPercent(live uint64) int {
-	return min(max(startGC, int(startRoom*100/max(live, 1))), mostStartGC)
+	return min(max(hugeGC, int(startRoom*100/max(live, 1))), mostStartGC)
 }
 
 // CollectLess is CollectStart for a large change.
 func CollectLess() (done func()) {
-	collect(largeGC, hugeLargeGC)
+	collect(largeGC, hugeGC)
 	return Collect
 }
 

@@ -11,7 +11,7 @@ import (
 // A start has room for what it allocates, by how much is in use, and GOGC is as usual again when it is over.
 func TestCollectStart(t *testing.T) {
 	for live, want := range map[uint64]int{0: mostStartGC, 4 << 20: mostStartGC, 64 << 20: 150, 96 << 20: 100,
-		192 << 20: startGC, 1 << 30: startGC, math.MaxUint64: startGC} {
+		192 << 20: 50, 1 << 30: hugeGC, math.MaxUint64: hugeGC} {
 		if got := startPercent(live); got != want {
 			t.Errorf("%d bytes in use: GOGC %d, want %d", live, got, want)
 		}
@@ -27,11 +27,10 @@ func TestCollectStart(t *testing.T) {
 	if got := percent(); got != mostStartGC {
 		t.Errorf("GOGC is %d when a start begins, want %d", got, mostStartGC)
 	}
-	much := make([]byte, 2*startRoom+1) // as many as have startGC, and hugeGC afterwards
-	want := startPercent(uint64(len(much)))
-	for i := 0; percent() != want; i++ {
+	much := make([]byte, startRoom) // GOGC is 100 with as many, and usualGC afterwards
+	for i := 0; live() < uint64(len(much)) || percent() != startPercent(live()); i++ {
 		if i == 100 {
-			t.Fatalf("GOGC is %d with %d bytes in use, want %d", percent(), live(), want)
+			t.Fatalf("GOGC is %d with %d bytes in use, want %d", percent(), live(), startPercent(live()))
 		}
 		runtime.GC()
 		runtime.Gosched()
@@ -41,8 +40,8 @@ func TestCollectStart(t *testing.T) {
 		runtime.GC()
 		runtime.Gosched()
 	}
-	if got := percent(); got != hugeGC {
-		t.Errorf("GOGC is %d after the start with %d bytes in use, want %d", got, live(), hugeGC)
+	if got := percent(); got != usualGC {
+		t.Errorf("GOGC is %d after the start with %d bytes in use, want %d", got, live(), usualGC)
 	}
 	runtime.KeepAlive(much)
 }
