@@ -57,7 +57,8 @@ var forTests = []string{
 var (
 	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/shares",
 		"internal/proxyproto", "internal/look", "internal/session", "internal/mmsg"}
-	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter"})
+	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter",
+		"internal/lists"})
 )
 
 const dataPath = "it must not know how traffic got here, how a backend is chosen, or the other protocols"
@@ -79,6 +80,7 @@ var layers = []layer{
 	},
 	{dir: "internal/counters", not: effects, never: foreign, why: "it adds numbers up, and knows none of them"},
 	{dir: "internal/shares", not: effects, never: foreign, why: "it compares numbers; what is free, and when, others say"},
+	{dir: "internal/lists", not: effects, never: foreign, why: "it knows nothing of what is in a list"},
 	{dir: "internal/proxyproto", not: effects, never: foreign, why: "it is bytes only, which others send"},
 	{dir: "internal/look", ours: []string{"lb"}, never: outside,
 		why: "it says what others find, and looks at nothing itself"},

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -66,7 +67,7 @@ func TestAdded(t *testing.T) {
 		if step.before != nil {
 			step.before()
 		}
-		if err := a.Apply(t.Context(), Desired{Services: step.services}); !errors.Is(err, k.fail) && !errors.Is(err, errTaken) {
+		if err := a.Apply(t.Context(), Desired{Services: lists.Of(step.services)}); !errors.Is(err, k.fail) && !errors.Is(err, errTaken) {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if slices.Sort(begun); !slices.Equal(begun, step.want) {
@@ -75,7 +76,7 @@ func TestAdded(t *testing.T) {
 	}
 	k.fail = nil
 	fresh := service(lb.TCP, "fresh", 5, 1)
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{moved, sig, fresh}}); err != nil || !slices.Equal(begun, at(fresh)) {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{moved, sig, fresh})}); err != nil || !slices.Equal(begun, at(fresh)) {
 		t.Errorf("once in force: told of %q, %v", begun, err)
 	}
 }

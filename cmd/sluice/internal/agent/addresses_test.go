@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -79,7 +80,7 @@ func TestAddressOrder(t *testing.T) {
 func TestAddressFails(t *testing.T) {
 	a, k, h := direct(t)
 	h.fail = errors.New("the interface is gone")
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1)}}); !errors.Is(err, h.fail) {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "web", 1, 1)})}); !errors.Is(err, h.fail) {
 		t.Errorf("Apply = %v", err)
 	}
 	if len(k.open) != 1 {

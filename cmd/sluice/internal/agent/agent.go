@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -33,7 +34,7 @@ const (
 
 // Desired is what is requested. The agent owns its slices once it has it.
 type Desired struct {
-	Services []*lb.Service // ordered by ID
+	Services lists.List[*lb.Service] // ordered by ID
 	Node     lb.Node
 	Changes  Changes // since what was submitted before
 

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -207,7 +208,7 @@ func (k *kernel) order() string { s := strings.Join(k.calls, " "); k.calls = nil
 // mustApply applies Services.
 func mustApply(t *testing.T, a *Agent, services ...*lb.Service) {
 	t.Helper()
-	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of(services)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -289,7 +290,7 @@ func TestRandomChanges(t *testing.T) {
 		if r.IntN(5) == 0 {
 			k.fail = errors.New("xtables lock held by another program")
 		}
-		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil && (k.fail == nil || !errors.Is(err, k.fail)) {
+		if err := a.Apply(t.Context(), Desired{Services: lists.Of(services)}); err != nil && (k.fail == nil || !errors.Is(err, k.fail)) {
 			t.Fatalf("Apply = %v, want %v", err, k.fail)
 		} else if k.calls = nil; err != nil {
 			continue
@@ -330,14 +331,14 @@ func TestPortsInUse(t *testing.T) {
 	mustApply(t, a, service(lb.UDP, "one", 1, 1))
 	// The range is full now: the second has no port, the first goes on, TCP too.
 	services := []*lb.Service{service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2), service(lb.TCP, "web", 3, 3)}
-	if err := a.Apply(t.Context(), Desired{Services: services}); err == nil || !strings.Contains(err.Error(), "default/two") {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of(services)}); err == nil || !strings.Contains(err.Error(), "default/two") {
 		t.Errorf("Apply with a full range = %v, want an error that names the Service", err)
 	}
 	if len(k.steered) != 2 {
 		t.Errorf("%d frontends steered, want 2", len(k.steered))
 	}
 	delete(k.taken, 30000)
-	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil || len(k.steered) != 3 {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of(services)}); err != nil || len(k.steered) != 3 {
 		t.Errorf("Apply with a free port = %v, %d frontends steered; want 3", err, len(k.steered))
 	}
 }
@@ -392,7 +393,7 @@ func TestNodePortConflict(t *testing.T) {
 		mustApply(t, a, services...)
 	}
 	k.taken[30080] = false
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{&heir}}); err != nil || a.Status().Conflicts != 0 || len(k.open) != 2 {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{&heir})}); err != nil || a.Status().Conflicts != 0 || len(k.open) != 2 {
 		t.Errorf("after the other has gone: %v, %+v, %v", err, a.Status(), k.open)
 	}
 	const f = " TCP 192.0.2.10:30080 "
@@ -416,7 +417,7 @@ func TestVerdicts(t *testing.T) {
 		{Kind: lb.LoadBalancerIP, Addr: netip.MustParseAddrPort("198.51.100.2:80"), Sources: sources}}
 	none := service(lb.UDP, "none", 2)
 	inside := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s, none}, Node: lb.Node{PodCIDRs: inside}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{s, none}), Node: lb.Node{PodCIDRs: inside}}); err != nil {
 		t.Fatal(err)
 	}
 	tcp := func(addr string) lb.Frontend {
@@ -490,7 +491,7 @@ func TestRun(t *testing.T) {
 	k.fail = errors.New("no")
 	stop := running(t, a)
 
-	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "one", 1, 1)}, Changes: change()})
+	a.Submit(Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "one", 1, 1)}), Changes: change()})
 	if err := <-done; err == nil {
 		t.Fatal("a failing change was applied")
 	}
@@ -499,7 +500,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("status while a change waits = %+v", s)
 	}
 	k.fail = nil // read by Run only after its retry timer or the next token
-	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "two", 2, 2)}, Changes: change()})
+	a.Submit(Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "two", 2, 2)}), Changes: change()})
 	for err := range done {
 		if err == nil {
 			break
@@ -555,7 +556,7 @@ func TestPrime(t *testing.T) {
 	udp.Addresses = append(udp.Addresses, nodePort(30002))
 	other.Addresses = append(other.Addresses, nodePort(30003))
 	k.taken[30003] = true
-	a.Prime(Desired{Services: []*lb.Service{tcp, udp, other}}, nil)
+	a.Prime(Desired{Services: lists.Of([]*lb.Service{tcp, udp, other})}, nil)
 	for addr, want := range map[lb.Frontend]bool{
 		{Protocol: lb.TCP, Addr: nodePort(30001).Addr}: true,
 		{Protocol: lb.UDP, Addr: nodePort(30002).Addr}: true,
@@ -582,9 +583,9 @@ func TestPrime(t *testing.T) {
 func TestSubmitFirst(t *testing.T) {
 	a, k := newAgent(t)
 	first, second := service(lb.TCP, "web", 1, 1), service(lb.TCP, "web", 1, 2)
-	a.SubmitFirst(Desired{Services: []*lb.Service{first}})
-	a.Submit(Desired{Services: []*lb.Service{second}})
-	a.SubmitFirst(Desired{Services: []*lb.Service{first}})
+	a.SubmitFirst(Desired{Services: lists.Of([]*lb.Service{first})})
+	a.Submit(Desired{Services: lists.Of([]*lb.Service{second})})
+	a.SubmitFirst(Desired{Services: lists.Of([]*lb.Service{first})})
 	done := make(chan error, 10)
 	a.Observe = func(at Attempt) { done <- at.Err }
 	stop := running(t, a)
@@ -605,8 +606,8 @@ func TestRepairsWhileAnEngineFails(t *testing.T) {
 	done := make(chan error, 10)
 	a.Observe = func(at Attempt) { done <- at.Err }
 	stop := running(t, a)
-	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1),
-		"iptables")}})
+	a.Submit(Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1),
+		"iptables")})})
 	for i := range 3 {
 		if err := <-done; err == nil {
 			t.Fatal("the engine does not fail")

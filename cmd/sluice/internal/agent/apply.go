@@ -55,7 +55,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
-	services := a.turns.take(a.drained(env.served(want.Services)), turnPorts-a.planner.noted)
+	services := a.turns.take(a.drained(env.served(a.turns.flat(want.Services))), turnPorts-a.planner.noted)
 	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)

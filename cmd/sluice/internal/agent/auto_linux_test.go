@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -245,7 +246,7 @@ func TestAutoEngineFails(t *testing.T) {
 	a.Mode, a.planner.window = Auto, time.Hour
 	nft.fail = errors.New("no memory")
 	web := service(lb.TCP, "web", 1, 1)
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{web}}); err == nil || len(ipt.services) != 1 {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{web})}); err == nil || len(ipt.services) != 1 {
 		t.Errorf("%v, in iptables %v", err, ipt.services)
 	}
 	if c, _ := a.Choice(web.ID); c.Reason != ByHost || !strings.Contains(c.Why, "no memory") {

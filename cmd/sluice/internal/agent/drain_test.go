@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -46,7 +47,7 @@ func TestDrain(t *testing.T) {
 	if s := a.Status(); s.Drained != 2 {
 		t.Errorf("%d are drained", s.Drained)
 	}
-	a.Submit(Desired{Services: append(services, service(lb.TCP, "late", 3, 1, 2))})
+	a.Submit(Desired{Services: lists.Of(append(services, service(lb.TCP, "late", 3, 1, 2)))})
 	other := lb.Drain{Addr: netip.MustParseAddrPort("192.0.2.77:0")}
 	for _, undo := range []bool{false, true} { // it is applied with what was submitted before
 		if err := a.Drain(ctx, other, undo, false); err != nil {
@@ -101,7 +102,7 @@ func TestDrainNode(t *testing.T) {
 	a.Now = func() int64 { return int64(time.Since(start)) }
 	web := service(lb.TCP, "web", 1, 1, 2, 3)
 	on := func(n ...int) Desired {
-		return Desired{Services: []*lb.Service{web}, Hosts: func(node string) (out []netip.Addr) {
+		return Desired{Services: lists.Of([]*lb.Service{web}), Hosts: func(node string) (out []netip.Addr) {
 			for _, i := range n {
 				if node == "n1" {
 					out = append(out, web.Backends[i].Addr.Addr())

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -221,7 +222,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		if r.IntN(10) == 0 {
 			k.fail = errors.New("xtables lock held by another program")
 		}
-		err := a.Apply(t.Context(), Desired{Services: services})
+		err := a.Apply(t.Context(), Desired{Services: lists.Of(services)})
 		if err != nil && ipvs.fail == nil && k.fail == nil {
 			t.Fatal(err)
 		}
@@ -301,14 +302,14 @@ func TestEngineFails(t *testing.T) {
 	}
 	services := []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
 	ipt.fail = errors.New("xtables lock held by another program")
-	if err := a.Apply(t.Context(), Desired{Services: services}); !errors.Is(err, ipt.fail) {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of(services)}); !errors.Is(err, ipt.fail) {
 		t.Errorf("Apply = %v", err)
 	}
 	if s := a.Status(); len(k.steered) != 2 || s.Paths[Userspace] != 2 || s.Fallbacks != 2 {
 		t.Errorf("steered %v, status %+v", k.steered, s)
 	}
 	ipt.fail = nil
-	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil || len(k.steered) != 0 || len(ipt.has) != 2 {
+	if err := a.Apply(t.Context(), Desired{Services: lists.Of(services)}); err != nil || len(k.steered) != 0 || len(ipt.has) != 2 {
 		t.Errorf("Apply = %v, steered %v, in iptables %v", err, k.steered, ipt.has)
 	}
 	if s := a.Status(); s.Paths[IPTables] != 2 || s.Fallbacks != 0 {

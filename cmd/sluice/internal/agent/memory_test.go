@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -47,7 +48,7 @@ func oneChange(t testing.TB, do func(what string, change func())) {
 			Now:      func() int64 { return 0 }, Log: zap.NewNop()})
 		do(what, func() {
 			for _, want := range [][]*lb.Service{list, services} {
-				if err := a.Apply(context.Background(), Desired{Services: want}); err != nil {
+				if err := a.Apply(context.Background(), Desired{Services: lists.Of(want)}); err != nil {
 					t.Fatal(err)
 				}
 			}

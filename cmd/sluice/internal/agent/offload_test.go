@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -147,7 +148,7 @@ func TestInherited(t *testing.T) {
 		}
 	}
 	a, _, _, _ := withEngines(t) // after a crash
-	a.Prime(Desired{Services: services}, nil)
+	a.Prime(Desired{Services: lists.Of(services)}, nil)
 	if s := a.State(); len(s.Kernel) != len(services) {
 		t.Errorf("before anything is applied the kernel may have %v, want all", s.Kernel)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -101,7 +102,7 @@ func TestLooksGiveWay(t *testing.T) {
 		change := func(n int) (after time.Duration) {
 			t.Helper()
 			begin := time.Now()
-			a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, byte(1+n%2))}})
+			a.Submit(Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "web", 1, byte(1+n%2))})})
 			<-applied
 			return time.Since(begin)
 		}
@@ -135,7 +136,7 @@ func TestWriteEvery(t *testing.T) {
 		stop := running(t, a)
 		written := func() int { return len(k.steered) + len(ipt.has) }
 		submit := func(services ...*lb.Service) {
-			a.Submit(Desired{Services: services, Changes: Changes{Services: 1}})
+			a.Submit(Desired{Services: lists.Of(services), Changes: Changes{Services: 1}})
 			synctest.Wait()
 		}
 		expect := func(what string, frontends int, putOff uint64) {
@@ -203,7 +204,7 @@ func TestHealthyWhileBusy(t *testing.T) {
 			k.moved = func() { time.Sleep(100 * time.Millisecond) } // what iptables-restore takes
 			stop := running(t, a)
 			for begin, i := time.Now(), byte(0); time.Since(begin) < 3*time.Minute; i++ {
-				a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1+i%200), service(lb.TCP, "x", 2+i%200, 1)}})
+				a.Submit(Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "web", 1, 1+i%200), service(lb.TCP, "x", 2+i%200, 1)})})
 				time.Sleep(50 * time.Millisecond) // of synctest
 				if s := a.Status(); !s.Healthy(time.Now()) || s.Failures > 0 {
 					t.Fatalf("%s: unhealthy after %v: %+v", mode, time.Since(begin), s)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -103,7 +104,7 @@ func TestHealthChecksAreLetIn(t *testing.T) {
 		{nil, []netip.AddrPort{check}, redirect.Accept}, {[]*lb.Service{s}, []netip.AddrPort{check}, redirect.Refuse},
 		{nil, []netip.AddrPort{check}, redirect.Accept}, {nil, nil, redirect.Pass},
 	} {
-		if err := a.Apply(t.Context(), Desired{Services: step.services, Checks: slices.Clone(step.checks)}); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: lists.Of(step.services), Checks: slices.Clone(step.checks)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := k.entries[f].Action; got != step.want {
@@ -123,7 +124,7 @@ func TestUnsettled(t *testing.T) {
 		}
 		return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(asked)})}
 	}
-	err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.UDP, "one", 1, 1)}})
+	err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{service(lb.UDP, "one", 1, 1)})})
 	if !errors.Is(err, errUnsettled) || len(k.steered) != 1 {
 		t.Errorf("error %v and %d frontends steered, want that nothing comes to rest, and one", err, len(k.steered))
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -68,7 +69,7 @@ func (a *Agent) Adopt(s State) error {
 	a.TCPPort = s.TCPPort
 	a.drains.all = s.Drains
 	a.LB.Drain(lb.NewDrains(s.Drains, nil)) // those of nodes are known with the first Apply
-	a.want = Desired{Services: s.Services, Node: s.Node}
+	a.want = Desired{Services: lists.Of(s.Services), Node: s.Node}
 	a.inherited = make(map[lb.ID]bool)
 	for _, id := range s.Kernel {
 		a.inherited[id] = true
@@ -101,7 +102,7 @@ func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
 		a.local = local
 	}
 	env := a.environment()
-	table, _ := lb.NewTable(env.served(want.Services), env.on(want.Node, a.local))
+	table, _ := lb.NewTable(env.served(want.Services.AppendTo(nil)), env.on(want.Node, a.local))
 	a.LB.Update(table)
 	a.sockets.reopen(table, ports)
 	for i := range table.Len() {

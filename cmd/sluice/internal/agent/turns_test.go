@@ -2,13 +2,17 @@ package agent
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -135,7 +139,9 @@ func TestOthersComeBetween(t *testing.T) {
 		k.moved = func() { time.Sleep(turn) } // of synctest
 		stop := running(t, a)
 		defer stop()
-		submit := func(services ...*lb.Service) { a.Submit(Desired{Services: services, Changes: Changes{Services: 1}}) }
+		submit := func(services ...*lb.Service) {
+			a.Submit(Desired{Services: lists.Of(services), Changes: Changes{Services: 1}})
+		}
 		const turns = 5
 		big := manyPorts("big", 9, turns*turnPorts, 1)
 		late := service(lb.UDP, "late", 2, 1)
@@ -187,4 +193,44 @@ func TestOthersComeBetween(t *testing.T) {
 			t.Errorf("Large is called %d times for two changes", began)
 		}
 	})
+}
+
+// TestRooms: what a turn has, and what it led to, stays as it is when the next one makes a slice of what is wanted, and
+// no Service stays in memory that is in neither.
+func TestRooms(t *testing.T) {
+	rng, turns := rand.New(rand.NewPCG(7, 8)), new(turns)
+	var all []*lb.Service
+	for i := range 3 * turnPorts {
+		all = append(all, &lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprintf("s-%05d", i/4), Port: strconv.Itoa(i % 4)}})
+	}
+	divided, reused := 0, 0
+	for range 300 {
+		n := []int{0, 10, turnPorts / 2, len(all)}[rng.IntN(4)]
+		from := rng.IntN(len(all) - n + 1)
+		wanted, have, goal, rooms := all[from:from+n], slices.Clone(turns.have), slices.Clone(turns.goal), turns.rooms
+		flat := turns.flat(lists.Of(wanted))
+		if !slices.Equal(turns.have, have) || !slices.Equal(turns.goal, goal) || !slices.Equal(flat, wanted) {
+			t.Fatal("another slice has the memory of one that is still used")
+		}
+		for _, room := range rooms {
+			if cap(room) > 0 && unsafe.SliceData(room) == unsafe.SliceData(flat) {
+				reused++
+			}
+		}
+		turns.take(flat, turnPorts)
+		if turns.more {
+			divided++
+		}
+		for _, room := range turns.rooms {
+			if turns.has(room) {
+				continue
+			}
+			if room = room[:cap(room)]; slices.ContainsFunc(room, func(s *lb.Service) bool { return s != nil }) {
+				t.Fatal("what no turn has is kept in memory")
+			}
+		}
+	}
+	if divided < 10 || reused < 100 {
+		t.Errorf("%d changes took several turns, and %d slices were in memory of earlier ones: this tests too little", divided, reused)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -29,9 +30,9 @@ type control struct {
 	ignored func(kube.Ignored)
 	checks  status.ServiceChecks
 
-	primary  atomic.Pointer[[]netip.Addr]      // those of the Node object
-	eligible atomic.Bool                       // load balancers may send connections to this node
-	services atomic.Pointer[[]*corev1.Service] // of the last conversion
+	primary  atomic.Pointer[[]netip.Addr]                // those of the Node object
+	eligible atomic.Bool                                 // load balancers may send connections to this node
+	services atomic.Pointer[lists.List[*corev1.Service]] // of the last conversion
 
 	ignoredNow atomic.Int64 // annotations that are of no use
 }
@@ -120,7 +121,7 @@ func (c *control) nodePorts(local []netip.Addr) []netip.Addr {
 // uidOf returns the UID of a Service, empty if it is not there.
 func (c *control) uidOf(namespace, name string) types.UID {
 	if services := c.services.Load(); services != nil {
-		for _, svc := range *services {
+		for svc := range services.All() {
 			if svc.Name == name && svc.Namespace == namespace {
 				return svc.UID
 			}

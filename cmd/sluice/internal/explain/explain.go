@@ -155,7 +155,7 @@ func (q *query) answer(w io.Writer) (err error) {
 	here.Addresses = slices.Concat(here.Addresses, local)
 	primary := slices.Concat(r.Facts.Addresses, node.DefaultAddrs())
 	here.NodePorts = config.DefaultNodePorts(mode.String()).Resolve(here.Addresses, primary)
-	table, err := lb.NewTable(r.Services, here)
+	table, err := lb.NewTable(r.Services.AppendTo(nil), here)
 	if err != nil {
 		fmt.Fprintln(w, err) // the rest is served
 	}

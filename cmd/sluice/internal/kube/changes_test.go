@@ -24,12 +24,12 @@ func TestChanges(t *testing.T) {
 	web, dns, others := service("web"), service("dns"), service("others")
 	others.Labels = map[string]string{labelServiceProxyName: "somebody"}
 	one, two := slice("web", "web-1", at.Format(time.RFC3339Nano)), slice("web", "web-2", "yesterday")
-	objects := Objects{Services: []*corev1.Service{web, dns, others}, Slices: []*discoveryv1.EndpointSlice{one, two, slice("others", "others-1", "")}}
+	objects := flat{Services: []*corev1.Service{web, dns, others}, Slices: []*discoveryv1.EndpointSlice{one, two, slice("others", "others-1", "")}}
 
 	var c Converter
 	step := func(what string, services, endpoints, triggers int, options Options) {
 		t.Helper()
-		got := c.Convert(objects, options).Changes
+		got := c.Convert(objects.lists(), options).Changes
 		if got.Services != services || got.Endpoints != endpoints || len(got.Triggers) != triggers {
 			t.Errorf("%s: changes %+v, want %d Services, %d Endpoints, %d triggers", what, got, services, endpoints, triggers)
 		}
@@ -46,7 +46,7 @@ func TestChanges(t *testing.T) {
 	step("another object of a Service, and one gone that was not ours", 1, 0, 0, Options{})
 	objects.Slices = []*discoveryv1.EndpointSlice{slice("web", "web-1", at.Format(time.RFC3339Nano))}
 	step("another slice, and two gone", 0, 3, 1, Options{})
-	objects = Objects{Services: []*corev1.Service{dns}}
+	objects = flat{Services: []*corev1.Service{dns}}
 	step("a Service gone with its slice", 1, 1, 0, Options{})
 }
 
@@ -60,12 +60,12 @@ func TestLeavingNode(t *testing.T) {
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 		change(node)
-		got := convert(Objects{Nodes: []*corev1.Node{node}}, Options{Facts: Facts{NodeName: "node-1"}}).Facts
+		got := convert(flat{Nodes: []*corev1.Node{node}}, Options{Facts: Facts{NodeName: "node-1"}}).Facts
 		if want := what != "" && what != "another taint"; !got.Known || got.Leaving != want {
 			t.Errorf("node %s: %+v, want leaving %v", what, got, want)
 		}
 	}
-	if got := convert(Objects{}, Options{Facts: Facts{NodeName: "node-1"}}).Facts; got.Known || got.Leaving {
+	if got := convert(flat{}, Options{Facts: Facts{NodeName: "node-1"}}).Facts; got.Known || got.Leaving {
 		t.Errorf("without a node: %+v", got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -17,8 +18,8 @@ import (
 // their source (an informer's store, a manifest loader) and are never changed.
 // No two of a kind have the same namespace and name; of two that do, one counts.
 type Objects struct {
-	Services []*corev1.Service
-	Slices   []*discoveryv1.EndpointSlice
+	Services lists.List[*corev1.Service]
+	Slices   lists.List[*discoveryv1.EndpointSlice]
 	// Endpoints speak only for a Service that has no EndpointSlice, as
 	// hand-written manifests of old do; a cluster mirrors them into slices.
 	//
@@ -33,7 +34,7 @@ type Objects struct {
 
 // Len returns the number of objects of all kinds.
 func (o Objects) Len() int {
-	return len(o.Services) + len(o.Slices) + len(o.Endpoints) + len(o.Nodes) + len(o.ServiceCIDRs)
+	return o.Services.Len() + o.Slices.Len() + len(o.Endpoints) + len(o.Nodes) + len(o.ServiceCIDRs)
 }
 
 // Options say for whom a Converter converts. The zero Options are the default proxy
@@ -54,9 +55,9 @@ type Options struct {
 type Result struct {
 	// Services hold one lb.Service for each port of each Service in each address
 	// family the Service has a cluster IP of, ordered by ID, each ID once. What has not
-	// changed since the last call is the same *lb.Service as then. The slice is the
-	// caller's; the services are not to be written to.
-	Services []*lb.Service
+	// changed since the last call is the same *lb.Service as then. The services are
+	// not to be written to.
+	Services lists.List[*lb.Service]
 
 	// HealthChecks are ordered by namespace and name, IPv4 before IPv6.
 	HealthChecks []HealthCheck

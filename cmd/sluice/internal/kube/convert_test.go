@@ -16,7 +16,7 @@ import (
 )
 
 func TestConvertZero(t *testing.T) {
-	if got := describe(convert(Objects{}, Options{})); got != "nothing" {
+	if got := describe(convert(flat{}, Options{})); got != "nothing" {
 		t.Errorf("Convert of nothing = %s", got)
 	}
 }
@@ -26,8 +26,8 @@ func TestConvertZero(t *testing.T) {
 func TestConvertDuplicates(t *testing.T) {
 	o := many(3, 10)
 	o.Services = append(o.Services, o.Services[1], o.Services[0])
-	if got := convert(o, Options{}); len(got.Services) != 3 {
-		t.Errorf("%d services, want 3:\n%s", len(got.Services), describe(got))
+	if got := convert(o, Options{}); got.Services.Len() != 3 {
+		t.Errorf("%d services, want 3:\n%s", got.Services.Len(), describe(got))
 	}
 }
 
@@ -52,24 +52,24 @@ func TestAnnotations(t *testing.T) {
 		o.Services[0].Annotations = c.annotations
 		o.Services[0] = TrimService(o.Services[0])
 		var k Converter
-		r := k.Convert(o, Options{})
-		if s := r.Services[0]; !s.Equal(&lb.Service{ID: s.ID, Addresses: s.Addresses, Backends: s.Backends,
+		r := k.Convert(o.lists(), Options{})
+		if s := r.Services.AppendTo(nil)[0]; !s.Equal(&lb.Service{ID: s.ID, Addresses: s.Addresses, Backends: s.Backends,
 			Policies: c.want}) ||
-			(s.Policies == nil) != (c.want == nil) || r.Services[1].Policies != nil {
+			(s.Policies == nil) != (c.want == nil) || r.Services.AppendTo(nil)[1].Policies != nil {
 			t.Errorf("%v: %+v, want %+v", c.annotations, s.Policies, c.want)
 		}
 		checkReported(t, &k, o, r, c.reported)
 		o.Services = slices.Clone(o.Services)
 		o.Services[0] = o.Services[0].DeepCopy()
 		o.Services[0].Annotations = nil
-		if r := k.Convert(o, Options{}); r.Ignored != nil || r.IgnoredNow != 0 {
+		if r := k.Convert(o.lists(), Options{}); r.Ignored != nil || r.IgnoredNow != 0 {
 			t.Errorf("%v: without annotations %v, %d", c.annotations, r.Ignored, r.IgnoredNow)
 		}
 	}
 }
 
 // checkReported: r reports one annotation with these words, or none, and not again if its Service changes otherwise.
-func checkReported(t *testing.T, k *Converter, o Objects, r Result, want string) {
+func checkReported(t *testing.T, k *Converter, o flat, r Result, want string) {
 	t.Helper()
 	text, many := "", 0
 	if want != "" {
@@ -83,7 +83,7 @@ func checkReported(t *testing.T, k *Converter, o Objects, r Result, want string)
 	}
 	o.Services = slices.Clone(o.Services)
 	o.Services[0] = o.Services[0].DeepCopy()
-	if again := k.Convert(o, Options{}); again.Ignored != nil || again.IgnoredNow != many {
+	if again := k.Convert(o.lists(), Options{}); again.Ignored != nil || again.IgnoredNow != many {
 		t.Errorf("reported again: %v, %d in all", again.Ignored, again.IgnoredNow)
 	}
 }
@@ -116,8 +116,8 @@ func TestWeights(t *testing.T) {
 			o.Slices[i] = TrimSlice(o.Slices[i])
 		}
 		var k Converter
-		r := k.Convert(o, Options{})
-		backends := r.Services[0].Backends
+		r := k.Convert(o.lists(), Options{})
+		backends := r.Services.AppendTo(nil)[0].Backends
 		for i, b := range backends {
 			if want := c.want[i/10]; len(backends) != 20 || b.Weight != want.Weight || b.Maintenance != want.Maintenance {
 				t.Errorf("%v: endpoint %d of %d: weight %d, maintenance %t; want %+v", c.weights, i, len(backends), b.Weight, b.Maintenance, want)
@@ -166,8 +166,8 @@ func TestLocalEndpoints(t *testing.T) {
 }
 
 // many returns n Services of one port, each with a slice for each ten endpoints.
-func many(n, endpoints int) Objects {
-	var o Objects
+func many(n, endpoints int) flat {
+	var o flat
 	for i := range n {
 		name := fmt.Sprintf("svc-%d", i)
 		o.Services = append(o.Services, &corev1.Service{
@@ -210,13 +210,13 @@ func TestConvertMany(t *testing.T) {
 	o := many(300, 10)
 	shuffle(rand.New(rand.NewPCG(1, 2)), o)
 	got := convert(o, Options{Facts: Facts{NodeName: "node-3", Zone: "zone-1"}})
-	if !slices.IsSortedFunc(got.Services, func(a, b *lb.Service) int { return a.ID.Compare(b.ID) }) {
+	if !slices.IsSortedFunc(got.Services.AppendTo(nil), func(a, b *lb.Service) int { return a.ID.Compare(b.ID) }) {
 		t.Error("services are not in the order of their IDs")
 	}
-	if len(got.Services) != 300 {
-		t.Fatalf("%d services, want 300", len(got.Services))
+	if got.Services.Len() != 300 {
+		t.Fatalf("%d services, want 300", got.Services.Len())
 	}
-	for _, s := range got.Services {
+	for s := range got.Services.All() {
 		if len(s.Addresses) != 1 || len(s.Backends) != 10 {
 			t.Fatalf("%s has %d addresses and %d backends, want 1 and 10", s.ID, len(s.Addresses), len(s.Backends))
 		}
@@ -323,7 +323,7 @@ func TestObjectsLen(t *testing.T) {
 	o.Nodes = []*corev1.Node{{}}
 	//lint:ignore SA1019 see Objects.Endpoints
 	o.Endpoints = []*corev1.Endpoints{{}, {}}
-	if got, want := o.Len(), 3+6+1+2; got != want {
+	if got, want := o.lists().Len(), 3+6+1+2; got != want {
 		t.Errorf("Len = %d, want %d", got, want)
 	}
 }
@@ -336,8 +336,8 @@ func TestConvertLeftOut(t *testing.T) {
 			var k Converter
 			o := many(1, 3)
 			o.Slices[0].Endpoints[1].Addresses = []string{address}
-			r := k.Convert(o, Options{})
-			if n := len(r.Services[0].Backends); n != 2 {
+			r := k.Convert(o.lists(), Options{})
+			if n := len(r.Services.AppendTo(nil)[0].Backends); n != 2 {
 				t.Errorf("%d endpoints, want the two others", n)
 			}
 			if len(r.LeftOut) != 1 || r.LeftOut[0].Name != "svc-0" || r.LeftOut[0].Example != address || r.LeftOut[0].Endpoints != 1 {
@@ -347,7 +347,7 @@ func TestConvertLeftOut(t *testing.T) {
 			slice.Endpoints = slices.Clone(slice.Endpoints)
 			slice.Endpoints[0].Addresses = []string{"10.9.9.9"}
 			o.Slices = []*discoveryv1.EndpointSlice{&slice}
-			if r = k.Convert(o, Options{}); len(r.LeftOut) != 0 {
+			if r = k.Convert(o.lists(), Options{}); len(r.LeftOut) != 0 {
 				t.Errorf("reported again: %v", r.LeftOut)
 			}
 		})
@@ -363,13 +363,13 @@ func TestConvertLeftOut(t *testing.T) {
 		Ports:     []corev1.EndpointPort{{Name: "http", Port: 8080}}}}}
 	o := many(1, 0)
 	o.Endpoints = append(o.Endpoints, old)
-	if r := convert(o, Options{}); len(r.LeftOut) != 1 || len(r.Services[0].Backends) != 1 {
-		t.Errorf("of Endpoints: left out %v, %d endpoints", r.LeftOut, len(r.Services[0].Backends))
+	if r := convert(o, Options{}); len(r.LeftOut) != 1 || len(r.Services.AppendTo(nil)[0].Backends) != 1 {
+		t.Errorf("of Endpoints: left out %v, %d endpoints", r.LeftOut, len(r.Services.AppendTo(nil)[0].Backends))
 	}
 }
 
 // manyPorts returns a Service of n ports, with slices of at most 20,000, as the API has them.
-func manyPorts(n, endpoints int) Objects {
+func manyPorts(n, endpoints int) flat {
 	o := many(1, endpoints)
 	svc, first := o.Services[0], o.Slices[0]
 	svc.Spec.Ports, o.Slices = nil, nil
@@ -390,10 +390,10 @@ func manyPorts(n, endpoints int) Objects {
 // TestConvertManyPorts: each port of the largest Service has its endpoints.
 func TestConvertManyPorts(t *testing.T) {
 	got := convert(manyPorts(65_535, 3), Options{})
-	if len(got.Services) != 65_535 {
-		t.Fatalf("%d services, want 65535", len(got.Services))
+	if got.Services.Len() != 65_535 {
+		t.Fatalf("%d services, want 65535", got.Services.Len())
 	}
-	for _, s := range got.Services {
+	for s := range got.Services.All() {
 		if len(s.Backends) != 3 {
 			t.Fatalf("%s has %d endpoints, want 3", s.ID, len(s.Backends))
 		}

@@ -6,13 +6,13 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -30,8 +30,9 @@ type Converter struct {
 	groups map[objectKey]*group
 	own    []*group // those with a Service of ours, by namespace and name
 
-	services     []*lb.Service // of own, as the last Result has them; not to be written to
+	services     lists.List[*lb.Service] // of own, as the last Result has them
 	healthChecks []HealthCheck
+	listed       bool // both have been made
 
 	dirty []*group
 	twice bool // two objects had one name
@@ -84,7 +85,7 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 		facts.ServiceCIDRs = serviceCIDRs(o.ServiceCIDRs)
 	}
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
-		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName,
+		*k = Converter{groups: make(map[objectKey]*group, o.Services.Len()), proxyName: options.ServiceProxyName,
 			facts: facts}
 	}
 	changes := k.compare(o)
@@ -96,13 +97,8 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	k.facts = facts
 	same := k.sort()
 	r := Result{Facts: facts, Changes: changes}
-	if same = k.convert(&r) && same; same && k.services != nil {
-		k.services = slices.Clone(k.services)
-		for _, g := range k.dirty {
-			if g.listed {
-				copy(k.services[g.at:], g.services)
-			}
-		}
+	if same = k.convert(&r) && same; same && k.listed {
+		k.services = k.services.With(k.changed)
 	} else {
 		k.list()
 	}
@@ -112,20 +108,35 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	return r
 }
 
-// list makes the lists of all groups anew: to look at each of a hundred thousand takes 10 ms, what is copied else 0.1.
+// changed yields the services of groups that are dirty, at their positions.
+func (k *Converter) changed(yield func(int, *lb.Service) bool) {
+	for _, g := range k.dirty {
+		if !g.listed {
+			continue
+		}
+		for i, s := range g.services {
+			if !yield(g.at+i, s) {
+				return
+			}
+		}
+	}
+}
+
+// list makes the lists of all groups anew: to look at each of a hundred thousand takes 10 ms.
 func (k *Converter) list() {
-	k.services = make([]*lb.Service, 0, len(k.own)+len(k.own)/8) // some have several ports
+	services := make([]*lb.Service, 0, len(k.own)+len(k.own)/8) // some have several ports
 	k.healthChecks = nil
 	for _, g := range k.own {
-		g.at = len(k.services)
-		k.services = append(k.services, g.services...)
+		g.at = len(services)
+		services = append(services, g.services...)
 		k.healthChecks = append(k.healthChecks, g.healthChecks...)
 	}
+	k.services, k.listed = lists.Of(services), true
 }
 
 // compare finds out which groups are not what they were.
 func (k *Converter) compare(o Objects) (c Changes) {
-	gone, come := difference(k.last.Services, o.Services)
+	gone, come := lists.Difference(k.last.Services, o.Services)
 	c.Services = changed(gone, come, k.ours)
 	for _, svc := range gone {
 		k.setService(svc, nil)
@@ -133,7 +144,7 @@ func (k *Converter) compare(o Objects) (c Changes) {
 	for _, svc := range come {
 		k.setService(svc, svc)
 	}
-	goneSlices, comeSlices := difference(k.last.Slices, o.Slices)
+	goneSlices, comeSlices := lists.Difference(k.last.Slices, o.Slices)
 	c.Endpoints = changed(goneSlices, comeSlices, func(*discoveryv1.EndpointSlice) bool { return true })
 	c.Triggers = triggersOf(comeSlices)
 	serviceOf := func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] }
@@ -143,7 +154,7 @@ func (k *Converter) compare(o Objects) (c Changes) {
 	changeGroups(k, comeSlices, serviceOf, func(g *group, come *discoveryv1.EndpointSlice) {
 		g.slices = append(g.slices, come)
 	})
-	goneOld, comeOld := difference(k.last.Endpoints, o.Endpoints)
+	goneOld, comeOld := lists.Difference(lists.Of(k.last.Endpoints), lists.Of(o.Endpoints))
 	c.Endpoints += changed(goneOld, comeOld, func(*corev1.Endpoints) bool { return true })
 	changeGroups(k, goneOld, (*corev1.Endpoints).GetName, func(g *group, _ *corev1.Endpoints) { g.old = nil })
 	changeGroups(k, comeOld, (*corev1.Endpoints).GetName, func(g *group, old *corev1.Endpoints) {
@@ -254,38 +265,4 @@ func (k *Converter) convert(r *Result) (same bool) {
 	}
 	r.IgnoredNow = k.ignored
 	return same
-}
-
-// difference returns what is in only one of two lists. Lists that are the same at
-// their beginning and end cost next to nothing, and the same list nothing.
-func difference[T any](was, is []*T) (gone, come []*T) {
-	if len(was) == len(is) && unsafe.SliceData(was) == unsafe.SliceData(is) {
-		return nil, nil
-	}
-	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
-		was, is = was[1:], is[1:]
-	}
-	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
-		was, is = was[:len(was)-1], is[:len(is)-1]
-	}
-	if len(was) == 0 || len(is) == 0 {
-		return was, is
-	}
-	known := make(map[*T]bool, len(was))
-	for _, v := range was {
-		known[v] = true
-	}
-	for _, v := range is {
-		if _, ok := known[v]; !ok {
-			come = append(come, v)
-		} else {
-			known[v] = false
-		}
-	}
-	for _, v := range was {
-		if known[v] {
-			gone = append(gone, v)
-		}
-	}
-	return gone, come
 }

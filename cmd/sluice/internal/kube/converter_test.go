@@ -3,7 +3,10 @@ package kube
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // TestConverterIsConvert: whatever came before, and in whatever order the objects
@@ -12,10 +15,10 @@ func TestConverterIsConvert(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	pool := many(40, 20)
 	var c Converter
-	o := Objects{}
+	o := flat{}
 	options := Options{Facts: Facts{NodeName: "node-3"}}
 	for step := range 600 {
-		o = Objects{Services: slices.Clone(o.Services), Slices: slices.Clone(o.Slices)}
+		o = flat{Services: slices.Clone(o.Services), Slices: slices.Clone(o.Slices)}
 		for range 1 + rng.IntN(3) {
 			o.Services = toggle(rng, o.Services, pool.Services)
 			o.Slices = toggle(rng, o.Slices, pool.Slices)
@@ -27,11 +30,11 @@ func TestConverterIsConvert(t *testing.T) {
 			options.Facts.NodeName = []string{"node-3", "node-4"}[rng.IntN(2)]
 		case 2: // all of it changes at once
 			pool = many(40, 20)
-			o = Objects{}
+			o = flat{}
 		case 3: // two of one name
 			o.Services = append(o.Services, many(1, 10).Services...)
 		}
-		if got, want := describe(c.Convert(o, options)), describe(convert(o, options)); got != want {
+		if got, want := describe(c.Convert(o.lists(), options)), describe(convert(o, options)); got != want {
 			t.Fatalf("step %d: the Converter says\n%s\nConvert\n%s", step, got, want)
 		}
 	}
@@ -45,9 +48,9 @@ func TestConverterIsConvert(t *testing.T) {
 func TestUnchangedStay(t *testing.T) {
 	o := many(40, 20)
 	var c Converter
-	before := c.Convert(o, Options{}).Services
+	before := c.Convert(o.lists(), Options{}).Services.AppendTo(nil)
 	o.Slices = slices.Delete(slices.Clone(o.Slices), 0, 1)
-	after := c.Convert(o, Options{}).Services
+	after := c.Convert(o.lists(), Options{}).Services.AppendTo(nil)
 	other := 0
 	for i := range after {
 		if after[i] != before[i] {
@@ -71,15 +74,17 @@ func toggle[T any](rng *rand.Rand, list, pool []*T) []*T {
 // BenchmarkConverter is one endpoint of 10,000 Services coming and going.
 func BenchmarkConverter(b *testing.B) {
 	one := many(10_000, 10)
-	two := Objects{Services: one.Services, Slices: slices.Clone(one.Slices)}
-	changed := *two.Slices[5000]
+	before := one.lists()
+	after := before
+	p, _ := before.Slices.Search(func(s *discoveryv1.EndpointSlice) int { return strings.Compare(s.Name, one.Slices[5000].Name) })
+	changed := *one.Slices[5000]
 	changed.Endpoints = changed.Endpoints[1:]
-	two.Slices[5000] = &changed
+	after.Slices = before.Slices.Set(p, &changed)
 	var c Converter
-	c.Convert(one, Options{})
+	c.Convert(before, Options{})
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if n := len(c.Convert([]Objects{two, one}[i%2], Options{}).Services); n != 10_000 {
+		if n := c.Convert([]Objects{after, before}[i%2], Options{}).Services.Len(); n != 10_000 {
 			b.Fatal(n)
 		}
 	}

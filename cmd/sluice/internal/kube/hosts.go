@@ -14,7 +14,7 @@ func (o Objects) OnNode(name string) (out []netip.Addr) {
 			}
 		}
 	}
-	for _, slice := range o.Slices {
+	for slice := range o.Slices.All() {
 		for i := range slice.Endpoints {
 			add(slice.Endpoints[i].NodeName, slice.Endpoints[i].Addresses...)
 		}

@@ -12,10 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -155,7 +157,7 @@ func (w *world) apply(t *testing.T, document string) {
 }
 
 // all returns copies of the objects in the order of their names; same the objects themselves.
-func (w *world) all() Objects {
+func (w *world) all() flat {
 	o := w.same()
 	for i := range o.Services {
 		o.Services[i] = o.Services[i].DeepCopy()
@@ -172,8 +174,8 @@ func (w *world) all() Objects {
 	return o
 }
 
-func (w *world) same() Objects {
-	var o Objects
+func (w *world) same() flat {
+	var o flat
 	for _, key := range slices.Sorted(maps.Keys(w.objects)) {
 		switch object := w.objects[key].(type) {
 		case *corev1.Service:
@@ -191,7 +193,21 @@ func (w *world) same() Objects {
 }
 
 // convert returns what o comes to when nothing was seen before.
-func convert(o Objects, options Options) Result { return new(Converter).Convert(o, options) }
+// flat are Objects that may be changed.
+type flat struct {
+	Services []*corev1.Service
+	Slices   []*discoveryv1.EndpointSlice
+	//lint:ignore SA1019 see Objects.Endpoints
+	Endpoints    []*corev1.Endpoints
+	Nodes        []*corev1.Node
+	ServiceCIDRs []*networkingv1.ServiceCIDR
+}
+
+func (o flat) lists() Objects {
+	return Objects{lists.Of(slices.Clone(o.Services)), lists.Of(slices.Clone(o.Slices)), o.Endpoints, o.Nodes, o.ServiceCIDRs}
+}
+
+func convert(o flat, options Options) Result { return new(Converter).Convert(o.lists(), options) }
 
 // convert returns what Convert makes of the objects, in words.
 func (w *world) convert(t *testing.T) string {
@@ -199,13 +215,13 @@ func (w *world) convert(t *testing.T) string {
 	objects := w.all()
 	result := convert(objects, w.options)
 	got := describe(result)
-	if _, err := lb.NewTable(result.Services, result.Facts.Node); err != nil {
+	if _, err := lb.NewTable(result.Services.AppendTo(nil), result.Facts.Node); err != nil {
 		t.Errorf("a table of the result: %v", err)
 	}
 	if diff := cmp.Diff(w.all(), objects); diff != "" {
 		t.Errorf("Convert wrote to the objects (-before +after):\n%s", diff)
 	}
-	if diff := cmp.Diff(got, describe(w.again.Convert(w.same(), w.options))); diff != "" {
+	if diff := cmp.Diff(got, describe(w.again.Convert(w.same().lists(), w.options))); diff != "" {
 		t.Errorf("a Converter that has seen the steps before differs:\n%s", diff)
 	}
 	if diff := cmp.Diff(got, describe(convert(trim(w.all()), w.options))); diff != "" {
@@ -222,7 +238,7 @@ func (w *world) convert(t *testing.T) string {
 }
 
 // trim trims the objects of an API server.
-func trim(o Objects) Objects {
+func trim(o flat) flat {
 	for i, svc := range o.Services {
 		o.Services[i] = TrimService(svc)
 	}
@@ -235,7 +251,7 @@ func trim(o Objects) Objects {
 	return o
 }
 
-func shuffle(random *rand.Rand, o Objects) {
+func shuffle(random *rand.Rand, o flat) {
 	random.Shuffle(len(o.Services), func(i, j int) { o.Services[i], o.Services[j] = o.Services[j], o.Services[i] })
 	random.Shuffle(len(o.Slices), func(i, j int) { o.Slices[i], o.Slices[j] = o.Slices[j], o.Slices[i] })
 	random.Shuffle(len(o.Endpoints), func(i, j int) { o.Endpoints[i], o.Endpoints[j] = o.Endpoints[j], o.Endpoints[i] })
@@ -246,7 +262,7 @@ func shuffle(random *rand.Rand, o Objects) {
 // backends; health checks; and the node, if more is known of it than its name.
 func describe(r Result) string {
 	var lines []string
-	for _, s := range r.Services {
+	for s := range r.Services.All() {
 		line := fmt.Sprintf("%s %s %s", s.ID, s.Protocol, family(s.IPv6))
 		if s.AffinityTimeout != 0 {
 			line += fmt.Sprintf(" affinity %ds", s.AffinityTimeout/1e9)

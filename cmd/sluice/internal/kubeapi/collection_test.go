@@ -31,7 +31,7 @@ var check = testbed.Check
 
 func content(c *collection[*corev1.Service]) (names []string) {
 	all, _ := c.all()
-	for _, svc := range all {
+	for svc := range all.All() {
 		names = append(names, svc.Name+"="+svc.Spec.ClusterIP)
 	}
 	return names
@@ -53,7 +53,8 @@ func TestCollection(t *testing.T) {
 	if _, synced := c.all(); !synced {
 		t.Error("not complete after the first list")
 	}
-	before, _ := c.all()
+	given, _ := c.all()
+	before := slices.Collect(given.All())
 	if before[0].Spec.Selector != nil || before[0].ManagedFields != nil || before[0].ResourceVersion != "" {
 		t.Errorf("not trimmed: %v", before[0])
 	}
@@ -74,7 +75,7 @@ func TestCollection(t *testing.T) {
 	expect("another list", 5, "c=10.0.0.3", "d=10.0.0.4")
 	check(t, c.Replace(nil, "10"))
 	expect("an empty list", 6)
-	if before[0].Name != "a" || before[0].Spec.ClusterIP != "10.0.0.1" || before[1].Name != "b" {
+	if before = slices.Collect(given.All()); before[0].Name != "a" || before[0].Spec.ClusterIP != "10.0.0.1" || before[1].Name != "b" {
 		t.Errorf("what was handed out before has changed: %v", before)
 	}
 	if c.Add(&corev1.Node{}) == nil || c.Delete(&corev1.Node{}) == nil || c.Replace([]any{&corev1.Node{}}, "") == nil {
@@ -95,11 +96,13 @@ func TestCollectionKeepsObjects(t *testing.T) {
 		return list
 	}
 	check(t, c.Replace(list("1"), "1"))
-	before, _ := c.all()
+	all, _ := c.all()
+	before := slices.Collect(all.All())
 	check(t, c.Replace(list("2"), "2"))
 	check(t, c.Update(service("s-100", "10.0.1.100", "3")))
 	check(t, c.Update(service("s-200", "10.0.9.9", "3")))
-	after, _ := c.all()
+	all, _ = c.all()
+	after := slices.Collect(all.All())
 	for i := range before {
 		if same, want := before[i] == after[i], before[i].Name != "s-200"; same != want {
 			t.Errorf("%s is the same object: %v, want %v", before[i].Name, same, want)

@@ -11,7 +11,7 @@
 // sorted list of the objects themselves: no code here needs single events, an index
 // or a queue, what is wanted is the whole, in an order that stays, in objects that
 // stay. For 10,000 objects a collection takes 80 KB and an indexer 1.4 MB, besides
-// the objects; all of them are had in 0.13 ms, sorted, and in 0.46 ms, unsorted.
+// the objects. A change costs a page of the list (package lists).
 //
 // Goroutines: Watcher.Run starts one for each kind, in which client-go starts its
 // own, and joins them.

@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -207,18 +208,19 @@ func (w *Watcher) touch() {
 
 // objects returns what there is, and whether every kind is complete.
 func (w *Watcher) objects() (o kube.Objects, complete bool) {
-	var services, slices, nodes bool
-	o.Services, services = w.services.all()
-	o.Slices, slices = w.slices.all()
-	o.Nodes, nodes = w.nodes.all()
+	var haveServices, haveSlices bool
+	o.Services, haveServices = w.services.all()
+	o.Slices, haveSlices = w.slices.all()
+	nodes, haveNodes := w.nodes.all()
 	// A Node that is registered anew is gone for a moment. What it has said of this host
 	// is still true.
-	if len(o.Nodes) > 0 {
-		w.known = o.Nodes
+	if nodes.Len() > 0 {
+		w.known = slices.Collect(nodes.All())
 	}
 	o.Nodes = w.known
-	o.ServiceCIDRs, _ = w.cidrs.all()
-	return o, services && slices && nodes
+	cidrs, _ := w.cidrs.all()
+	o.ServiceCIDRs = slices.Collect(cidrs.All())
+	return o, haveServices && haveSlices && haveNodes
 }
 
 // awaitFirst waits until every kind is complete and the own Node exists, or has not

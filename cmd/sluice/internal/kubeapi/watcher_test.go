@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/internal/lists"
 )
 
 const patience = 20 * time.Second
@@ -93,7 +95,7 @@ func TestFirstWaitsForAll(t *testing.T) {
 	check(t, w.nodes.Replace([]any{node("here")}, "1"))
 	none("EndpointSlices are not known")
 	check(t, w.slices.Replace([]any{slice(1, 1)}, "1"))
-	if o := next(t, sets); len(o.Services) != 1 || len(o.Slices) != 1 || len(o.Nodes) != 1 {
+	if o := next(t, sets); o.Services.Len() != 1 || o.Slices.Len() != 1 || len(o.Nodes) != 1 {
 		t.Errorf("got %+v, want one of each", o)
 	}
 }
@@ -105,7 +107,7 @@ func TestNodeIsMissing(t *testing.T) {
 	check(t, w.services.Replace([]any{service("a", "10.0.0.1", "1")}, "1"))
 	check(t, w.slices.Replace(nil, "1"))
 	check(t, w.nodes.Replace(nil, "1"))
-	if o := next(t, sets); len(o.Services) != 1 || len(o.Nodes) != 0 {
+	if o := next(t, sets); o.Services.Len() != 1 || len(o.Nodes) != 0 {
 		t.Errorf("got %+v, want the Service without a Node", o)
 	}
 	if warned := logs.FilterMessageSnippet("--hostname-override").Len(); warned != 1 {
@@ -146,7 +148,8 @@ func TestBurst(t *testing.T) {
 	}()
 	for got := 1; ; got++ {
 		o := next(t, sets)
-		if strings.HasPrefix(o.Slices[n-1].Endpoints[0].Addresses[0], "10.1.2.") {
+		all := slices.Collect(o.Slices.All())
+		if strings.HasPrefix(all[n-1].Endpoints[0].Addresses[0], "10.1.2.") {
 			t.Logf("%d events came in %d sets", 2*n, got)
 			return
 		}
@@ -163,7 +166,7 @@ func TestSyncPeriod(t *testing.T) {
 	check(t, w.services.Replace([]any{service("a", "10.0.0.1", "1")}, "1"))
 	check(t, w.slices.Replace(nil, "1"))
 	check(t, w.nodes.Replace([]any{node("here")}, "1"))
-	if first, again := next(t, sets), next(t, sets); first.Services[0] != again.Services[0] {
+	if first, again := next(t, sets), next(t, sets); !lists.Equal(first.Services, again.Services) {
 		t.Error("the objects are others, though they say the same")
 	}
 }

@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
 
 const (
@@ -57,9 +55,18 @@ type file struct {
 // version is what a file says at one time. It is never changed once made.
 type version struct {
 	objects  []placed
-	values   kube.Objects // those of objects
+	values   values // those of objects
 	problems reports
 	warnings reports
+}
+
+// values are objects by their kinds.
+type values struct {
+	services     []*corev1.Service
+	slices       []*discoveryv1.EndpointSlice
+	endpoints    []*corev1.Endpoints
+	nodes        []*corev1.Node
+	serviceCIDRs []*networkingv1.ServiceCIDR
 }
 
 // add adds an object.
@@ -67,15 +74,15 @@ func (v *version) add(o placed) {
 	v.objects = append(v.objects, o)
 	switch value := o.value.(type) {
 	case *corev1.Service:
-		v.values.Services = append(v.values.Services, value)
+		v.values.services = append(v.values.services, value)
 	case *discoveryv1.EndpointSlice:
-		v.values.Slices = append(v.values.Slices, value)
+		v.values.slices = append(v.values.slices, value)
 	case *corev1.Endpoints:
-		v.values.Endpoints = append(v.values.Endpoints, value)
+		v.values.endpoints = append(v.values.endpoints, value)
 	case *corev1.Node:
-		v.values.Nodes = append(v.values.Nodes, value)
+		v.values.nodes = append(v.values.nodes, value)
 	case *networkingv1.ServiceCIDR:
-		v.values.ServiceCIDRs = append(v.values.ServiceCIDRs, value)
+		v.values.serviceCIDRs = append(v.values.serviceCIDRs, value)
 	}
 }
 

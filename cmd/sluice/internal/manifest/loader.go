@@ -12,6 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/internal/lists"
 )
 
 // Loader reads manifests and remembers the last good state of each file. Its
@@ -249,7 +252,7 @@ func (l *Loader) collect() Result {
 			result.Problems = append(result.Problems, r.problem)
 		}
 	}
-	in := &result.Objects
+	var all values
 	for _, f := range l.order {
 		if f.problem != nil {
 			result.Problems = append(result.Problems, f.problem)
@@ -264,12 +267,14 @@ func (l *Loader) collect() Result {
 			continue
 		}
 		from := f.good.values
-		in.Services = append(in.Services, from.Services...)
-		in.Slices = append(in.Slices, from.Slices...)
-		in.Endpoints = append(in.Endpoints, from.Endpoints...)
-		in.Nodes = append(in.Nodes, from.Nodes...)
-		in.ServiceCIDRs = append(in.ServiceCIDRs, from.ServiceCIDRs...)
+		all.services = append(all.services, from.services...)
+		all.slices = append(all.slices, from.slices...)
+		all.endpoints = append(all.endpoints, from.endpoints...)
+		all.nodes = append(all.nodes, from.nodes...)
+		all.serviceCIDRs = append(all.serviceCIDRs, from.serviceCIDRs...)
 	}
+	result.Objects = kube.Objects{Services: lists.Of(all.services), Slices: lists.Of(all.slices),
+		Endpoints: all.endpoints, Nodes: all.nodes, ServiceCIDRs: all.serviceCIDRs}
 	return result
 }
 
@@ -278,8 +283,8 @@ func (l *Loader) collect() Result {
 func equal(a, b Result) bool {
 	same := func(x, y *Error) bool { return *x == *y }
 	return a.Files == b.Files &&
-		slices.Equal(a.Objects.Services, b.Objects.Services) &&
-		slices.Equal(a.Objects.Slices, b.Objects.Slices) &&
+		lists.Equal(a.Objects.Services, b.Objects.Services) &&
+		lists.Equal(a.Objects.Slices, b.Objects.Slices) &&
 		slices.Equal(a.Objects.Endpoints, b.Objects.Endpoints) &&
 		slices.Equal(a.Objects.Nodes, b.Objects.Nodes) &&
 		slices.Equal(a.Objects.ServiceCIDRs, b.Objects.ServiceCIDRs) &&

@@ -13,12 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/internal/lists"
 )
 
 // served lists the cluster IP of each Service in force: "a=10.96.0.1 b=...".
 func served(r Result) string {
 	var out []string
-	for _, s := range r.Objects.Services {
+	for s := range r.Objects.Services.All() {
 		out = append(out, s.Name+"="+s.Spec.ClusterIP)
 	}
 	slices.Sort(out)
@@ -75,7 +76,7 @@ func TestLoadFolder(t *testing.T) {
 		t.Errorf("%d files, %d objects; want 4 and 5", r.Files, r.Objects.Len())
 	}
 	// A Service and its slice find each other across files.
-	services := new(kube.Converter).Convert(r.Objects, kube.Options{}).Services
+	services := new(kube.Converter).Convert(r.Objects, kube.Options{}).Services.AppendTo(nil)
 	if len(services) != 3 || len(services[0].Backends) != 1 || services[0].Backends[0].Addr.String() != "10.0.0.1:8080" {
 		t.Errorf("services: %v", services)
 	}
@@ -233,7 +234,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 		t.Error("a file with another time was not read")
 	}
 	// The same text gives the same objects, which is no change.
-	if second, changed := l.Load(); changed || second.Objects.Services[0] != first.Objects.Services[0] {
+	if second, changed := l.Load(); changed || !lists.Equal(second.Objects.Services, first.Objects.Services) {
 		t.Error("a touched file counts as a change")
 	}
 }
@@ -247,8 +248,9 @@ func TestOnlyChangedDocumentsAreParsed(t *testing.T) {
 	first, _ := l.Load()
 	write(t, path, service("a", "10.96.0.4")+"\n\n---\n"+service("b", "10.96.0.2")+"---\n"+service("c", "10.96.0.3"))
 	second, _ := l.Load()
+	was, is := slices.Collect(first.Objects.Services.All()), slices.Collect(second.Objects.Services.All())
 	for i, same := range []bool{false, true, true} {
-		if got := first.Objects.Services[i] == second.Objects.Services[i]; got != same {
+		if got := was[i] == is[i]; got != same {
 			t.Errorf("document %d: same object %v, want %v", i, got, same)
 		}
 	}

@@ -34,7 +34,7 @@ func TestObjectsOfSlice(t *testing.T) {
 	if n := (after.HeapObjects - before.HeapObjects) / count; n > most {
 		t.Errorf("a Service with its slice is %d objects, want at most %d", n, most)
 	}
-	if len(l.result.Objects.Slices) != count {
-		t.Fatalf("%d slices, %v", len(l.result.Objects.Slices), l.result.Problems)
+	if l.result.Objects.Slices.Len() != count {
+		t.Fatalf("%d slices, %v", l.result.Objects.Slices.Len(), l.result.Problems)
 	}
 }
