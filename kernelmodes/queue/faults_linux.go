@@ -78,7 +78,7 @@ func (t *tries) due(nth uint32, now int64) bool {
 func (s *Server) faulty(k *flowKey) {
 	s.suspect()
 	if s.following.faults.note(k, s.Now()) && s.unfollowed.Load() > 0 && s.following.cannot == nil {
-		s.Read()
+		notify(s.following.failing)
 	}
 }
 

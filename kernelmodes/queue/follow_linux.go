@@ -40,11 +40,12 @@ type following struct {
 	entries   *conntrack.Conn // to look at single ones, and delete them
 	cannot    error           // why flows are not followed
 
-	read chan struct{} // has a value when the table is to be read
-	lost chan struct{} // has a value when events were
-	stop chan struct{}
-	all  sync.WaitGroup
-	turn uint32 // readings
+	read    chan struct{} // has a value when the table is to be read
+	failing chan struct{} // has a value when it is, since an endpoint begins to fail
+	lost    chan struct{} // has a value when events were
+	stop    chan struct{}
+	all     sync.WaitGroup
+	turn    uint32 // readings
 
 	reading atomic.Pointer[reading] // nil: none is under way
 
@@ -59,7 +60,8 @@ func (s *Server) follow() (err error) {
 	f := &s.following
 	f.cannot = nil // goroutines that begin here read it
 	if f.read == nil {
-		f.wake, f.read, f.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+		f.wake, f.read = make(chan struct{}, 1), make(chan struct{}, 1)
+		f.failing, f.lost = make(chan struct{}, 1), make(chan struct{}, 1)
 	}
 	if on, err := netfilter.ReadNumber("/proc/sys/net/netfilter/nf_conntrack_events"); err == nil && on == 0 {
 		return errNoEvents

@@ -11,7 +11,7 @@ import (
 
 const (
 	// readEvery is how long the table is not read while nothing is lost, and readShare how many times as long as the
-	// last reading took it is not read anyhow.
+	// last reading took it is not read anyhow, but once when an endpoint begins to fail.
 	readEvery = time.Minute
 	readShare = 20
 
@@ -56,25 +56,37 @@ func (r *reading) isFull() bool {
 // readOn reads the table when it has to be read.
 func (s *Server) readOn() {
 	f := &s.following
-	for {
+	for hurried := false; ; {
 		s.unsuspect()
-		select {
-		case <-f.stop:
-			return
-		case <-f.read:
-		case <-f.lost:
-			if !s.pause(youth) { // until what has ended unheard is old enough
+		if !hurried {
+			select {
+			case <-f.stop:
 				return
-			}
-		case <-time.After(readEvery):
-			if f.known.Load() == 0 {
-				continue
+			case <-f.read:
+			case <-f.failing:
+			case <-f.lost:
+				if !s.pause(youth) { // until what has ended unheard is old enough
+					return
+				}
+			case <-time.After(readEvery):
+				if f.known.Load() == 0 {
+					continue
+				}
 			}
 		}
 		begun := time.Now()
 		s.readTable()
-		if !s.pause(readShare * time.Since(begun)) {
+		failing := f.failing
+		if hurried {
+			failing = nil
+		}
+		select {
+		case <-f.stop:
 			return
+		case <-failing: // clients of the endpoint send again after a second
+			hurried = true
+		case <-time.After(readShare * time.Since(begun)):
+			hurried = false
 		}
 	}
 }
