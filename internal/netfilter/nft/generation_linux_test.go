@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // TestVerifyReads: a table is read back only if another program has written, whatever this one has.
@@ -48,6 +49,31 @@ func TestVerifyReads(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNamespaceAfterAnother: what this program has written in a network namespace that has ended is not taken for what
+// another one writes in a later namespace, which counts its transactions from the start, too, and may have its inode.
+func TestNamespaceAfterAnother(t *testing.T) {
+	t.Run("ours", func(t *testing.T) {
+		testbed.NewHostsT(t, "host")[0].Enter(t)
+		for range 10 {
+			write(t, example(false))
+			if _, err := Remove(false, example(false).Name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 20 {
+		t.Run("later", func(t *testing.T) {
+			testbed.NewHostsT(t, "host")[0].Enter(t)
+			nft(t, "add", "table", "theirs")
+			before := nfnl.Generation()
+			nft(t, "add", "table", "ip6", "theirs")
+			if now, alone := nfnl.Alone(before); alone {
+				t.Errorf("generation %d after %d is taken for one of this program's", now, before)
+			}
+		})
+	}
 }
 
 func anyElement(x *Table, set string) (out Element) {
