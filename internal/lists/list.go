@@ -23,6 +23,38 @@ func Of[T any](all []T) List[T] {
 	return List[T]{slices.Collect(slices.Chunk(all, pageSize)), len(all)}
 }
 
+// Update returns a list of all, which it copies but for the pages of l before and behind what is different.
+func Update[T comparable](l List[T], all []T) List[T] {
+	pages, length := l.pages, len(all)
+	first := 0
+	for first < len(pages) && hasPrefix(all, pages[first]) {
+		all = all[len(pages[first]):]
+		first++
+	}
+	last := len(pages)
+	for last > first && hasSuffix(all, pages[last-1]) {
+		last--
+		all = all[:len(all)-len(pages[last])]
+	}
+	var others [][]T
+	for len(all) > 0 {
+		n := pageSize
+		if len(all) < 2*pageSize { // rather than one of next to nothing
+			n = len(all)
+		}
+		others, all = append(others, slices.Clone(all[:n])), all[n:]
+	}
+	return List[T]{slices.Concat(pages[:first], others, pages[last:]), length}
+}
+
+func hasPrefix[T comparable](all, page []T) bool {
+	return len(page) <= len(all) && slices.Equal(all[:len(page)], page)
+}
+
+func hasSuffix[T comparable](all, page []T) bool {
+	return len(page) <= len(all) && slices.Equal(all[len(all)-len(page):], page)
+}
+
 // Len returns how many there are.
 func (l List[T]) Len() int { return l.length }
 
@@ -117,7 +149,7 @@ func (l List[T]) with(page, more int, others ...[]T) List[T] {
 	return List[T]{append(pages, l.pages[page+1:]...), l.length + more}
 }
 
-// Equal reports whether two lists that Of has made have the same, in the same order.
+// Equal reports whether two lists have the same, in the same order. Of has made both, or Update one of the other.
 func Equal[T comparable](a, b List[T]) bool {
 	return slices.EqualFunc(a.pages, b.pages, slices.Equal[[]T])
 }

@@ -71,3 +71,38 @@ func TestList(t *testing.T) {
 		t.Error("lists of the same are not equal, or others are")
 	}
 }
+
+// TestUpdate: a list that is made of another has what it is made of, and its pages before and behind what is different,
+// however often something comes and goes.
+func TestUpdate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	model := rng.Perm(40 * pageSize)
+	list := Update(List[int]{}, model)
+	for step := range 3_000 {
+		before, size, at := list, 1+rng.IntN(3), rng.IntN(len(model)-3)
+		switch step % 3 {
+		case 0:
+			model = slices.Delete(model, at, at+size)
+		case 1:
+			model = slices.Insert(model, at, rng.Perm(size)...)
+		default:
+			model[at] = -1 - step
+		}
+		list = Update(list, model)
+		if got := list.AppendTo(nil); list.Len() != len(model) || !slices.Equal(got, model) {
+			t.Fatalf("step %d: %d of %d are listed, or others", step, len(got), len(model))
+		}
+		if mine, others := before.apart(list); len(mine) > 4*pageSize || len(others) > 4*pageSize {
+			t.Fatalf("step %d: a change of %d has %d and %d to be compared", step, size, len(mine), len(others))
+		}
+		if !Equal(list, Update(list, slices.Clone(model))) || Equal(list, before) {
+			t.Fatalf("step %d: lists of the same are not equal, or others are", step)
+		}
+	}
+	if most := 3 * len(model) / pageSize; len(list.pages) > most {
+		t.Errorf("%d in %d pages, want %d at the most", len(model), len(list.pages), most)
+	}
+	if list = Update(list, nil); list.Len() != 0 || len(list.pages) != 0 {
+		t.Errorf("an empty list has %d in %d pages", list.Len(), len(list.pages))
+	}
+}

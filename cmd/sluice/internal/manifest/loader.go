@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/internal/lists"
 )
@@ -37,6 +40,8 @@ type Loader struct {
 	held     map[claim]placed // what is applied
 	disputed bool             // a file is not applied because it conflicts with another
 	result   Result
+	services []*corev1.Service            // memory for the next collect
+	slices   []*discoveryv1.EndpointSlice // so
 	loaded   bool
 	apart    *apart // of Watch
 	watchErr *Error // why Watch may notice changes late
@@ -252,7 +257,7 @@ func (l *Loader) collect() Result {
 			result.Problems = append(result.Problems, r.problem)
 		}
 	}
-	var all values
+	all := values{services: l.services[:0], slices: l.slices[:0]}
 	for _, f := range l.order {
 		if f.problem != nil {
 			result.Problems = append(result.Problems, f.problem)
@@ -273,8 +278,13 @@ func (l *Loader) collect() Result {
 		all.nodes = append(all.nodes, from.nodes...)
 		all.serviceCIDRs = append(all.serviceCIDRs, from.serviceCIDRs...)
 	}
-	result.Objects = kube.Objects{Services: lists.Of(all.services), Slices: lists.Of(all.slices),
+	last := &l.result.Objects
+	result.Objects = kube.Objects{
+		Services: lists.Update(last.Services, all.services), Slices: lists.Update(last.Slices, all.slices),
 		Endpoints: all.endpoints, Nodes: all.nodes, ServiceCIDRs: all.serviceCIDRs}
+	clear(all.services) // they may go
+	clear(all.slices)
+	l.services, l.slices = all.services, all.slices
 	return result
 }
 

@@ -38,3 +38,33 @@ func TestObjectsOfSlice(t *testing.T) {
 		t.Fatalf("%d slices, %v", l.result.Objects.Slices.Len(), l.result.Problems)
 	}
 }
+
+// TestChangeKeepsLists: a change of one file does not copy the lists of all objects: the garbage collector would run the
+// more often, and changes wait for it.
+func TestChangeKeepsLists(t *testing.T) {
+	const count, changes, pointer = 10_000, 20, 8
+	var all strings.Builder
+	for i := range count {
+		all.WriteString("---\n" + service(fmt.Sprint("s", i), fmt.Sprintf("10.%d.%d.%d", 97+i/62500, i/250%250, 1+i%250)))
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), all.String())
+	l := Loader{Paths: []string{dir}}
+	change := func(i int) {
+		write(t, filepath.Join(dir, "b.yaml"), service("changes", fmt.Sprintf("10.96.1.%d", 1+i)))
+		if r, changed := l.Load(); !changed || r.Objects.Services.Len() != count+1 {
+			t.Fatalf("change %d: %v, %d Services, %v", i, changed, r.Objects.Services.Len(), r.Problems)
+		}
+	}
+	change(0)
+	change(1) // from here on there is memory for it
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range changes {
+		change(2 + i)
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / changes; each > count*pointer {
+		t.Errorf("a change allocates %d bytes, where a list of all Services has %d", each, count*pointer)
+	}
+}
