@@ -10,7 +10,7 @@ import (
 // the network namespace in which it has written last.
 var account struct {
 	sync.Mutex
-	namespace   uint64
+	namespace   uint64 // its cookie
 	first, last uint32
 }
 
