@@ -22,8 +22,6 @@ type IPTables struct {
 	Version string // what it says of itself, as in "v1.8.9 (nf_tables)"
 	NFT     bool   // its backend is nf_tables
 	IPv6    bool
-
-	client *iptables.IPTables
 }
 
 // Open looks for an iptables program, a name in PATH or a path; empty means iptables, or
@@ -32,10 +30,6 @@ type IPTables struct {
 func Open(ctx context.Context, command string, ipv6 bool) (*IPTables, error) {
 	if err := Privileged(); err != nil {
 		return nil, err
-	}
-	family := iptables.ProtocolIPv4
-	if ipv6 {
-		family = iptables.ProtocolIPv6
 	}
 	command = cmp.Or(command, Program(ipv6))
 	path, err := exec.LookPath(command)
@@ -47,11 +41,20 @@ func Open(ctx context.Context, command string, ipv6 bool) (*IPTables, error) {
 		return nil, err
 	}
 	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	client, err := iptables.New(iptables.IPFamily(family), iptables.Path(path), iptables.Timeout(LockWait))
-	if err != nil {
-		return nil, fmt.Errorf("use %s: %w", path, err)
+	return &IPTables{path, version, strings.Contains(version, "nf_tables"), ipv6}, nil
+}
+
+// client returns what lists rules. Making it runs the program once more.
+func (p *IPTables) client() (*iptables.IPTables, error) {
+	family := iptables.ProtocolIPv4
+	if p.IPv6 {
+		family = iptables.ProtocolIPv6
 	}
-	return &IPTables{path, version, strings.Contains(version, "nf_tables"), ipv6, client}, nil
+	client, err := iptables.New(iptables.IPFamily(family), iptables.Path(p.Path), iptables.Timeout(LockWait))
+	if err != nil {
+		return nil, fmt.Errorf("use %s: %w", p.Path, err)
+	}
+	return client, nil
 }
 
 // Restore runs iptables-restore once, on top of what is there. Each table is one
@@ -117,11 +120,15 @@ func (p *IPTables) Rules(ctx context.Context, table string, of func(chain string
 	if err != nil {
 		return nil, err
 	}
+	if chains = slices.DeleteFunc(chains, func(chain string) bool { return !of(chain) }); len(chains) == 0 {
+		return nil, nil
+	}
+	client, err := p.client()
+	if err != nil {
+		return nil, err
+	}
 	for _, chain := range chains {
-		if !of(chain) {
-			continue
-		}
-		rules, err := p.client.List(table, chain)
+		rules, err := client.List(table, chain)
 		if err != nil {
 			return out, fmt.Errorf("list %s: %w", Place{table, chain}, err)
 		}
