@@ -281,7 +281,7 @@ func TestPair(t *testing.T) {
 // TestTurns measures path queue beside DNAT for a moment, in a run that measures other systems, too.
 func TestTurns(t *testing.T) {
 	needLab(t)
-	r, status, err := run(options{sluice: build(t), workloads: "rr-64-turns,short", systems: report.DNAT, rounds: 1,
+	r, status, err := run(options{sluice: build(t), workloads: "rr-64-turns,short-turns,short", systems: report.DNAT, rounds: 1,
 		duration: 200 * time.Millisecond, force: true})
 	if err != nil || status != 0 {
 		t.Fatalf("status %d, %v", status, err)
@@ -294,6 +294,27 @@ func TestTurns(t *testing.T) {
 		got["rr-64-turns sluice dnat"]
 	if queue <= 0 || dnat <= 0 || math.Abs(ratio*queue-dnat) > dnat/1000 || got["short dnat rate"] <= 0 {
 		t.Errorf("%v", got)
+	}
+	for _, metric := range []string{report.ByTurns, report.MachineByTurns, report.Queue, report.DNAT} {
+		if got["short-turns sluice "+metric] <= 0 {
+			t.Errorf("short-turns has no %s: %v", metric, got)
+		}
+	}
+	if failed, is := got["short-turns sluice errors"]; failed > 0 || !is {
+		t.Errorf("%v errors of short connections, %v", failed, is)
+	}
+}
+
+// TestActiveOpens reads what a host has opened, and says what is missing.
+func TestActiveOpens(t *testing.T) {
+	const snmp = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm MaxConn ActiveOpens\nTcp: 1 -1 4711\nUdp: In\n"
+	if n, err := activeOpens(snmp); n != 4711 || err != nil {
+		t.Errorf("activeOpens = %d, %v, want 4711", n, err)
+	}
+	for _, wrong := range []string{"", "Tcp: MaxConn\nTcp: -1\n", "Tcp: ActiveOpens\n", "Tcp: ActiveOpens\nTcp: x\n"} {
+		if n, err := activeOpens(wrong); err == nil {
+			t.Errorf("activeOpens of %q = %d, want an error", wrong, n)
+		}
 	}
 }
 

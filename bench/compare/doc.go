@@ -27,11 +27,11 @@
 //   - Each run starts the proxy anew, with empty tables, and begins when that is idle. The machine
 //     must be idle before; -force measures nevertheless, and the report says so.
 //   - With -paired builds of Sluice run side by side instead, each with hosts of its own, and are asked in turns of
-//     milliseconds: what else the machine does then happens to all of them, so it need not be idle. Numbers of
-//     Services are compared so, too, and with -systems those, by the clock: client, kernel and servers share a
-//     core. So is the workload rr-64-turns, since rounds cannot tell whether a bound of 2 % holds.
-//   - Errors and lost datagrams are always shown. A system that loses what it was given
-//     has less work to do per answer.
+//     milliseconds: what else the machine does then happens to all, so it need not be idle. Numbers of Services are
+//     compared so, too, and with -systems those, by the clock: client, kernel and servers share a core. So are
+//     rr-64-turns and short-turns, whose clients stop (SIGSTOP) in the other's turn: rounds cannot tell whether a bound
+//     of some per cent holds where the machine's pace changes within a second.
+//   - Errors and lost datagrams are always shown: a system that loses some has less to do per answer.
 //
 // The processor time of a process is its CLOCK_PROCESS_CPUTIME_ID, in nanoseconds. On
 // kernels without CONFIG_IRQ_TIME_ACCOUNTING it contains the interrupts that happened

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/report"
 	"github.com/sluice-lb/sluice/bench/stats"
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"golang.org/x/sys/unix"
@@ -96,25 +95,6 @@ func (w pairedWorkload) twins(side []system) (all []*twin) {
 		}
 	}
 	return all
-}
-
-// turnsWorkload is for a bound that rounds are too rough for.
-func turnsWorkload() workload {
-	return workload{name: "rr-64-turns", alone: true, about: "TCP, requests on 64 connections that stay, of path " +
-		"queue and of DNAT, which both run, by turns of milliseconds",
-		run: func(ctx context.Context, l *lab, _ *running, d time.Duration) ([]figure, error) {
-			if err := l.cores.comeBack(); err != nil { // as the other labs choose among all
-				return nil, err
-			}
-			w := pairedWorkload{conns: 64, clock: true, lasts: d}
-			twins := w.twins([]system{systemOf(report.DNAT), systemOf(report.Queue)})
-			if err := errors.Join(w.start(ctx, l.sluice, twins), l.cores.leave()); err != nil {
-				return nil, err
-			}
-			dnat, queue := twins[0].took[0], twins[1].took[0]
-			return []figure{{report.ByTurns, "x", dnat / queue}, {report.Queue, "us/request", queue},
-				{report.DNAT, "us/request", dnat}}, nil
-		}}
 }
 
 const pairedRequest = "GET / HTTP/1.1\r\nHost: sluice.test\r\n\r\n"

@@ -53,10 +53,9 @@ func workloads() []workload {
 			quick: n > 1, needs: []string{"wrk"}, run: keepAlive(n),
 		})
 	}
-	all = append(all, turnsWorkload(),
+	all = append(append(all, turnsWorkloads()...),
 		workload{name: "short", quick: true, about: "TCP, 32 clients with a connection for each request, which the " +
-			"server ends", run: asking(sizedService,
-			load.AskConfig{Kind: load.Short, Number: 32, Request: 64, Response: 200}, "connection")},
+			"server ends", run: asking(sizedService, shortLoad, "connection")},
 		workload{name: "mixed", about: "TCP, requests and answers of 64 B to 1 MiB on 32 connections that stay",
 			run: asking(sizedService,
 				load.AskConfig{Kind: load.KeepAlive, Number: 32, Response: 1, Mixed: true}, "request")},
@@ -102,6 +101,9 @@ func workloads() []workload {
 	return slices.Concat(all, openWorkloads(), workerWorkloads(), stormWorkloads(), balanceWorkloads(),
 		serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
+
+// shortLoad are clients with a connection for each request.
+var shortLoad = load.AskConfig{Kind: load.Short, Number: 32, Request: 64, Response: 200}
 
 // missing names the programs that are not installed.
 func (w workload) missing() string {

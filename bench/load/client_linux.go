@@ -50,7 +50,7 @@ func Start(ctx context.Context, cmd *testbed.Cmd) (*Client, error) {
 	return k, nil
 }
 
-// End tells a client of kind [Idle] to end.
+// End tells a client of kind [Idle], or without a duration, to end.
 func (k *Client) End() { k.in.Close() }
 
 // Result waits for what the client has seen.

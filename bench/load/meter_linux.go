@@ -73,10 +73,10 @@ func (m *meter) run(r runner) error {
 	return nil
 }
 
-// end returns a function that reports when to stop: after the duration, or, for idle connections,
-// when standard input ends. The goroutine ends with it, or with the process.
+// end returns a function that reports when to stop: after the duration, or, for idle connections and
+// without one, when standard input ends. The goroutine ends with it, or with the process.
 func (m *meter) end() func(measuring bool, began int64) bool {
-	if m.config.Kind != Idle {
+	if m.config.Kind != Idle && m.config.Duration > 0 {
 		return func(measuring bool, began int64) bool {
 			return measuring && now()-began >= int64(m.config.Duration)
 		}

@@ -57,7 +57,7 @@ type AskConfig struct {
 	Fresh    bool     // a new flow for each answer, as resolvers do
 	Name     string   // that DNS asks for
 	Warm     time.Duration
-	Duration time.Duration
+	Duration time.Duration // 0: until standard input ends
 	Patience time.Duration // after which a datagram counts as lost; 0 means 500 ms
 
 	// Rate is how many requests of KeepAlive, or connections of Short, are due in a second, whether those before have

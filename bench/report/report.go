@@ -30,7 +30,9 @@ const (
 	Lost   = "lost"
 	Memory = "memory"
 
-	ByTurns = "by turns" // the rate of path queue to that of DNAT, of both at once
+	// Path queue to DNAT, which both run, by turns: the rate, and what the machine spends on each.
+	ByTurns        = "by turns"
+	MachineByTurns = "machine by turns"
 )
 
 // Machine is what the figures depend on.
