@@ -87,28 +87,29 @@ func sink(args []string) int {
 		return 1
 	}
 	var took []time.Duration
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		b, oob := make([]byte, 64), make([]byte, 64)
-		for {
-			n, m, _, _, err := unix.Recvmsg(fd, b, oob, 0)
-			if err != nil || n < payload { // the end
-				return
-			}
-			control, err := unix.ParseSocketControlMessage(oob[:m])
-			if err != nil || len(control) == 0 {
-				continue
-			}
-			data := control[0].Data
-			got := int64(binary.NativeEndian.Uint64(data))*1e9 + int64(binary.NativeEndian.Uint64(data[8:]))
-			took = append(took, time.Duration(got-int64(binary.NativeEndian.Uint64(b))))
-		}
-	}()
+	b, oob := make([]byte, 64), make([]byte, 64)
 	fmt.Println("ready")
-	<-stop
-	_ = unix.Shutdown(fd, unix.SHUT_RD)
-	<-done
+	for ended := false; ; {
+		n, m, _, _, err := unix.Recvmsg(fd, b, oob, unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN && !ended {
+			select {
+			case <-stop:
+				ended = true // once what has come is read
+			case <-time.After(time.Millisecond): // to be woken would take the time of the packet that does it
+			}
+			continue
+		}
+		if err != nil {
+			break
+		}
+		control, err := unix.ParseSocketControlMessage(oob[:m])
+		if err != nil || len(control) == 0 || n < payload {
+			continue
+		}
+		data := control[0].Data
+		got := int64(binary.NativeEndian.Uint64(data))*1e9 + int64(binary.NativeEndian.Uint64(data[8:]))
+		took = append(took, time.Duration(got-int64(binary.NativeEndian.Uint64(b))))
+	}
 	slices.Sort(took)
 	fmt.Printf("%d arrived; p50 %v, p99 %v, p99.9 %v, longest %v\n", len(took), part(took, 0.5), part(took, 0.99),
 		part(took, 0.999), part(took, 1))
