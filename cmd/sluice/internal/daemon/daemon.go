@@ -147,20 +147,14 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 			debug.FreeOSMemory() // what the start took beyond
 		})
 	}()
-	read := make(chan error, 1)
-	d.background.Go(func() {
-		var err error
-		d.source, err = newSource(&d.Config, d.Log, d.journal)
-		read <- err
-	})
-	process := &d.Config.Process
-	if err = d.Upgrade.Prepare(process.HandoverSocket, process.PIDFile, d.Log); err == nil {
-		err = d.steer(ctx) // which mostly waits for the kernel, while files are read
-	}
-	if err = errors.Join(<-read, err); err != nil {
+	if d.source, err = newSource(&d.Config, d.Log, d.journal); err != nil {
 		return false, err
 	}
-	if err = d.open(); err != nil {
+	process := &d.Config.Process
+	if err := d.Upgrade.Prepare(process.HandoverSocket, process.PIDFile, d.Log); err != nil {
+		return false, err
+	}
+	if err := d.open(ctx); err != nil {
 		return false, err
 	}
 	for _, f := range d.steering.steered {
@@ -187,17 +181,15 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	}
 }
 
-// steer finds out how clients can be steered.
-func (d *daemon) steer(ctx context.Context) error {
+// open opens all that is needed to serve.
+func (d *daemon) open(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	d.steering = newSteering(&d.Config, d.Log)
-	return d.steering.open(ctx, d.Upgrade.Found())
-}
-
-// open opens all else that is needed to serve.
-func (d *daemon) open() (err error) {
 	c := &d.Config
+	d.steering = newSteering(c, d.Log)
+	if err := d.steering.open(ctx, d.Upgrade.Found()); err != nil {
+		return err
+	}
 	if d.data, err = openDataPath(c, d.Log); err != nil {
 		return err
 	}

@@ -255,8 +255,7 @@ func (r *modelRun) start() {
 	r.source, err = newManifests(cfg.Source.Manifests, log)
 	check(r.t, err)
 	r.d.source = r.source
-	check(r.t, r.d.steer(r.t.Context()))
-	check(r.t, r.d.open())
+	check(r.t, r.d.open(r.t.Context()))
 	if r.noSets {
 		r.d.steering.ipv4.Steer, r.d.steering.ipv6.Steer = steeringBy(&redirect.IPTables{NoIPSet: true}), steeringBy(&redirect.IPTables{IPv6: true, NoIPSet: true})
 	}
