@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -24,11 +25,15 @@ func TestUsrsctp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	for _, pod := range l.Pods {
-		server := pod.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(port), "-L", l.addr(pod).String())
-		check(t, server.Start())
-		t.Cleanup(func() {
-			_ = server.Process.Kill()
-			_ = server.Wait() // killed
+		log := &testbed.Buffer{Limit: 1 << 16} // it prints thousands of lines
+		command := pod.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(port), "-L", l.addr(pod).String())
+		command.Stdout, command.Stderr = log, log
+		server, err := command.Launch()
+		check(t, err)
+		t.Cleanup(func() { server.Stop(syscall.SIGKILL) })
+		// It listens right after it is bound, of which the kernel shows nothing. Before, its stack refuses.
+		testbed.Within(t, patience, "the server is bound", func() bool {
+			return strings.Contains(log.String(), fmt.Sprintf("bound port:%d", port))
 		})
 	}
 	const messages = 2000
@@ -37,8 +42,7 @@ func TestUsrsctp(t *testing.T) {
 		c := l.Clients[i]
 		out, err := c.Command(ctx, tsctp, "-E", "0", "-U", "0", "-p", fmt.Sprint(l.frontend.Port()), "-n", fmt.Sprint(messages),
 			"-l", fmt.Sprint(size), "-L", l.addr(c).String(), l.frontend.Addr().String()).CombinedOutput()
-		// It prints thousands of lines, among them the count of what it has sent again, which
-		// is no error: its first INIT may come before a server listens.
+		// It prints thousands of lines, among them the count of what it has sent again, which is no error.
 		if sent := fmt.Sprintf("Sending of %d messages of length %d took", messages, size); err != nil || !strings.Contains(string(out), sent) {
 			t.Errorf("%s: %v: it did not say %q: %s", c, err, sent, out[max(0, len(out)-2000):])
 		}
