@@ -129,10 +129,13 @@ func (s *side) run() error {
 	time.Sleep(turnOfClients) // it is the length of what is measured
 	s.clients.Signal(syscall.SIGSTOP)
 	ended, until, after, err := s.now()
+	if err != nil {
+		return err
+	}
 	n := float64(until - opened)
 	s.rate = append(s.rate, n/ended.Sub(began).Seconds())
 	s.machine = append(s.machine, after.minus(before).machineTime().Seconds()*micro/n)
-	return err
+	return nil
 }
 
 // now returns the time, how many connections the host of the clients has opened, and what was used.
