@@ -109,7 +109,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: attacks systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp \
+.PHONY: attacks peers systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp \
 	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-beside test-packages \
 	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race race-packages \
 	race-program fuzz models lint cross verify \
@@ -152,11 +152,17 @@ demo: build ## show Services balanced between hosts made of network namespaces
 bench-deps: deps ## install what the measurements need besides: HAProxy, nginx, load tools
 	@.ci/deps bench
 
-bench: bench-deps build ## measure Sluice beside its peers on an idle machine, for about 45 minutes
-	go run ./bench/compare -sluice bin/sluice -out bench/results $(BENCH)
+# Measurements compare with today's peers, which the distribution does not have: bin/peers has them.
+PEERS = export PATH="$(CURDIR)/bin/peers/bin:$$PATH"
 
-bench-quick: bench-deps build ## the same for the most telling workloads, under 5 minutes
-	go run ./bench/compare -sluice bin/sluice -quick $(BENCH)
+peers: bench-deps ## unpack today's HAProxy and nginx into bin/peers, for the measurements
+	@.ci/peers bin/peers
+
+bench: peers build ## measure Sluice beside its peers on an idle machine, for about 45 minutes
+	$(PEERS); go run ./bench/compare -sluice bin/sluice -out bench/results $(BENCH)
+
+bench-quick: peers build ## the same for the most telling workloads, under 5 minutes
+	$(PEERS); go run ./bench/compare -sluice bin/sluice -quick $(BENCH)
 
 # The VM has SCTP and ipvs, which few kernels have, and one core, perhaps an interpreted one.
 IN_VM = go build -o bin/compare ./bench/compare && go build -o bin/vm ./bench/vm && \
@@ -181,8 +187,8 @@ bench-offload: deps build ## measure what it costs that the kernel forwards Serv
 	go run ./bench/compare -sluice bin/sluice -workloads 'offload-nftables-*,offload-iptables-*' -rounds 1 $(BENCH)
 	$(IN_VM) -workloads 'offload-*-1000,offload-*-5000' -rounds 1
 
-scale: bench-deps build ## measure what the number of Services costs, on an idle machine
-	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
+scale: peers build ## measure what the number of Services costs, on an idle machine
+	$(PEERS); go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
 
 bench-control: deps build systems ## measure starts, changes and forwarding beside kube-proxy, from an API server
 	cd deploy/e2e && go test -run '^$$' -bench Scale -benchtime 1x -timeout 0 . -args -load 2s $(BENCH)

@@ -318,8 +318,21 @@ func TestActiveOpens(t *testing.T) {
 	}
 }
 
-// TestPeersStart has each peer that is installed forward for a moment; those that are
-// not are for "make bench".
+// TestNotInstalled: a program that is missing ends a run before anything is measured.
+func TestNotInstalled(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, missing, err := options{workloads: "rr-64", systems: "haproxy"}.plan()
+	if err == nil || len(missing) > 0 {
+		t.Fatalf("plan without programs: %v, %v", missing, err)
+	}
+	for _, want := range []string{"wrk", "haproxy", "conntrack", "make bench-deps"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
+
+// TestPeersStart makes each peer forward for a moment.
 func TestPeersStart(t *testing.T) {
 	needLab(t)
 	l, err := newLab(t.Context(), build(t))
@@ -328,8 +341,11 @@ func TestPeersStart(t *testing.T) {
 	w := workloads()[slices.IndexFunc(workloads(), func(w workload) bool { return w.name == "short" })]
 	for _, s := range systems {
 		t.Run(s.name, func(t *testing.T) {
-			if why := s.missing(); why != "" {
+			if why := s.hostLacks(); why != "" {
 				t.Skipf("NOT TESTED: %s", why)
+			}
+			if s.needs != "" {
+				testbed.Check(t, notInstalled([]string{s.needs}))
 			}
 			figures, err := plan{duration: 200 * time.Millisecond}.once(t.Context(), l, w, s)
 			if err != nil { // other programs may have had both cores meanwhile

@@ -97,6 +97,12 @@ func (l *lab) prepareHosts() error {
 			return err
 		}
 	}
+	// Entries of ended connections leave conntrack's table, which all hosts of the machine share, before it is full.
+	for _, state := range []string{"time_wait", "close", "last_ack"} {
+		if err := l.tb.Node.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_"+state, "5"); err != nil {
+			return err
+		}
+	}
 	// The switches are in the place of wires and of another machine: that the kernel
 	// asks its rules for frames on a bridge, too, would be counted as work of the
 	// proxy that sends them. Where br_netfilter is not loaded it does not.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -296,9 +297,15 @@ func describeMachine(c cores) report.Machine {
 
 // streamModule returns where nginx's stream module is, if it is not built in.
 func streamModule() string {
-	paths, err := filepath.Glob("/usr/lib*/nginx/modules/ngx_stream_module.so")
-	if err != nil || len(paths) == 0 {
-		return ""
+	roots := []string{"/"}
+	if nginx, err := exec.LookPath("nginx"); err == nil {
+		roots = append([]string{filepath.Join(filepath.Dir(nginx), "../root")}, roots...) // as .ci/peers unpacks it
 	}
-	return slices.Max(paths)
+	for _, root := range roots {
+		paths, err := filepath.Glob(filepath.Join(root, "usr/lib*/nginx/modules/ngx_stream_module.so"))
+		if err == nil && len(paths) > 0 {
+			return slices.Max(paths)
+		}
+	}
+	return ""
 }

@@ -140,8 +140,17 @@ func run(o options) (*report.Report, int, error) {
 
 // printMissed says at the end what is missed.
 func printMissed(rep *report.Report) {
-	if rep.Missed() == 0 {
-		fmt.Println("every target that was measured holds")
+	measured := 0
+	for _, v := range rep.Verdicts {
+		if v.State != report.NotMeasured {
+			measured++
+		}
+	}
+	switch {
+	case measured < len(rep.Verdicts):
+		fmt.Printf("%d of %d targets were measured, %d of them missed\n", measured, len(rep.Verdicts), rep.Missed())
+	case rep.Missed() == 0:
+		fmt.Println("every target holds")
 	}
 	for _, v := range rep.Verdicts {
 		if v.State == report.Misses {
@@ -161,7 +170,8 @@ func wanted(list []workload) []report.Target {
 	return out
 }
 
-// plan chooses what to measure, and names what is to be measured and cannot be.
+// plan chooses what to measure, and names what is to be measured and the kernel cannot do. A program that is not
+// installed is an error.
 func (o options) plan() (p plan, missing []string, err error) {
 	p.rounds, p.duration = 7, 1500*time.Millisecond
 	if o.quick {
@@ -178,6 +188,7 @@ func (o options) plan() (p plan, missing []string, err error) {
 		return p, nil, fmt.Errorf("measure %d rounds of %v: want 1 to 1000 of 100 ms to 1 h", o.rounds, o.duration)
 	}
 	p.thin = o.workloads == "" && o.systems == ""
+	programs := slices.Clone(labPrograms)
 	for _, w := range workloads() {
 		chosen, err := matches(o.workloads, w.name)
 		if err != nil {
@@ -186,10 +197,7 @@ func (o options) plan() (p plan, missing []string, err error) {
 		if !chosen || o.workloads == "" && (o.quick && !w.quick || w.asked) {
 			continue
 		}
-		if why := w.missing(); why != "" {
-			missing = append(missing, fmt.Sprintf("workload %s: %s", w.name, why))
-			continue
-		}
+		programs = append(programs, w.programs()...)
 		p.workloads = append(p.workloads, w)
 	}
 	for _, s := range slices.Concat(systems, o.also) {
@@ -200,9 +208,12 @@ func (o options) plan() (p plan, missing []string, err error) {
 		if !chosen && s.name != report.Ours && s.build == "" {
 			continue
 		}
-		if why := s.missing(); why != "" {
+		if why := s.hostLacks(); why != "" {
 			missing = append(missing, fmt.Sprintf("system %s: %s", s.name, why))
 			continue
+		}
+		if s.needs != "" {
+			programs = append(programs, s.needs)
 		}
 		p.systems = append(p.systems, s)
 	}
@@ -210,7 +221,7 @@ func (o options) plan() (p plan, missing []string, err error) {
 		return p, missing, fmt.Errorf("measure workloads %q: there is none, or none can be: %s", o.workloads,
 			strings.Join(missing, "; "))
 	}
-	return p, missing, nil
+	return p, missing, notInstalled(programs)
 }
 
 // addBuild takes the value of -also.
@@ -308,6 +319,6 @@ func listAll() {
 	}
 	fmt.Println("systems:")
 	for _, s := range systems {
-		fmt.Printf("   %-18s %s\n", s.name, s.missing())
+		fmt.Printf("   %-18s %s\n", s.name, s.hostLacks())
 	}
 }

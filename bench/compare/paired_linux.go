@@ -59,8 +59,9 @@ func parsePaired(name string) (w pairedWorkload, err error) {
 
 // side returns what is measured side by side: the systems that are asked for, else Sluice, and the other builds.
 func (o options) side() (all []system, err error) {
+	programs := slices.Clone(labPrograms)
 	if o.systems == "" {
-		return slices.Concat(systems[:1], o.also), nil
+		return slices.Concat(systems[:1], o.also), notInstalled(programs)
 	}
 	for _, s := range systems {
 		if chosen, err := matches(o.systems, s.name); err != nil {
@@ -68,12 +69,15 @@ func (o options) side() (all []system, err error) {
 		} else if !chosen {
 			continue
 		}
-		if why := s.missing(); why != "" {
+		if why := s.hostLacks(); why != "" {
 			return nil, fmt.Errorf("measure %s: %s", s.name, why)
+		}
+		if s.needs != "" {
+			programs = append(programs, s.needs)
 		}
 		all = append(all, s)
 	}
-	return slices.Concat(all, o.also), nil
+	return slices.Concat(all, o.also), notInstalled(programs)
 }
 
 // twins returns what runs side by side, each once with every number of Services.

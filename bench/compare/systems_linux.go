@@ -96,13 +96,8 @@ func (s system) version(ctx context.Context, sluice string) string {
 	return firstLine(string(out))
 }
 
-// missing reports why a system cannot run here; empty if it can.
-func (s system) missing() string {
-	if s.needs != "" {
-		if _, err := exec.LookPath(s.needs); err != nil {
-			return s.needs + " is not installed (make bench-deps)"
-		}
-	}
+// hostLacks reports what the kernel lacks for a system; empty if it has all.
+func (s system) hostLacks() string {
 	if s.name == "ipvs" {
 		if inVM() {
 			_ = exec.Command("modprobe", "ip_vs").Run() // what is missing is seen below

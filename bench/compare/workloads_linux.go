@@ -105,17 +105,29 @@ func workloads() []workload {
 // shortLoad are clients with a connection for each request.
 var shortLoad = load.AskConfig{Kind: load.Short, Number: 32, Request: 64, Response: 200}
 
-// missing names the programs that are not installed.
-func (w workload) missing() string {
+// programs returns what a workload runs.
+func (w workload) programs() []string {
 	if w.protocol == sctp && !testbed.HasSCTP() {
-		w.needs = []string{tsctp}
+		return []string{tsctp}
 	}
-	for _, name := range w.needs {
-		if _, err := exec.LookPath(name); err != nil {
-			return name + " is not installed (make bench-deps)"
+	return w.needs
+}
+
+// labPrograms are what every measurement runs, whatever the workload.
+var labPrograms = []string{"ip", "iptables", "iptables-restore", "conntrack"}
+
+// notInstalled returns an error that names the programs that are not installed.
+func notInstalled(programs []string) error {
+	var missing []string
+	for _, name := range programs {
+		if _, err := exec.LookPath(name); err != nil && !slices.Contains(missing, name) {
+			missing = append(missing, name)
 		}
 	}
-	return ""
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("find programs: %s: not installed (make bench-deps)", strings.Join(missing, ", "))
 }
 
 // costs returns the processor time of the proxy per operation. What has no process

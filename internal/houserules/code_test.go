@@ -14,9 +14,9 @@ import (
 // maxDoc is how many lines a package comment may have: one screen.
 const maxDoc = 46
 
-// folders are the top-level ones. bin is where builds land; it is not committed.
+// folders are the top-level ones. bin and dist are where builds land; they are not committed.
 var folders = strings.Fields(
-	"affinity bench bin cmd deploy docs internal kernelmodes lb redirect sctp tcp udp .ci .git")
+	"affinity bench bin cmd deploy dist docs internal kernelmodes lb redirect sctp tcp udp .ci .git")
 
 func codeRules() []rule {
 	sleep := "package x\n\nfunc f() {\n\ttime.Sleep(1)\n}\n"

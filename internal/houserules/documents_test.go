@@ -33,10 +33,13 @@ var (
 	notInSlug  = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// documents returns every document, without test data.
+// documents returns every document, without test data and the build's output.
 func (r *repo) documents() []string {
 	var all []string
 	_ = fs.WalkDir(r.fsys, ".", func(name string, _ fs.DirEntry, err error) error { // what cannot be read is not there
+		if name == "bin" || name == "dist" {
+			return fs.SkipDir
+		}
 		if err == nil && path.Ext(name) == ".md" && !strings.Contains(name, "testdata/") {
 			all = append(all, name)
 		}

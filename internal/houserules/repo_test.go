@@ -70,7 +70,7 @@ func newRepo(fsys fs.FS) (*repo, error) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && p != "." && (d.Name()[0] == '.' || p == "bin" || d.Name() == "testdata") {
+		if d.IsDir() && p != "." && (d.Name()[0] == '.' || p == "bin" || p == "dist" || d.Name() == "testdata") {
 			return fs.SkipDir
 		}
 		if d.IsDir() || path.Ext(p) != ".go" {
