@@ -209,10 +209,10 @@ func (p *probe) at(s *lb.Service, addr netip.AddrPort) place {
 	if p.port != 0 && p.port != addr.Port() {
 		return place{addr: netip.AddrPortFrom(addr.Addr(), p.port)}
 	}
-	if s.Protocol != lb.TCP {
+	if p.datagrams != (s.Protocol == lb.UDP) {
 		return place{addr: addr}
 	}
-	return place{addr, proxyproto.Version(s.Requests().ProxyVersion(lb.TCP))}
+	return place{addr, proxyproto.Version(s.Requests().ProxyVersion(s.Protocol))}
 }
 
 // add makes an endpoint one of a target's.

@@ -37,6 +37,7 @@ type probe struct {
 	delay, period, timeout time.Duration
 	failures, successes    int32  // in a row that change its verdict
 	port                   uint16 // 0: the endpoint's own
+	datagrams              bool   // it asks by UDP
 	once                   func(ctx context.Context, to place) error
 }
 
@@ -69,7 +70,7 @@ func parse(text string) (*probe, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("read probe: %d bytes are too long: give at most %d", len(text), maxText)
 	}
-	var spec corev1.Probe
+	var spec request
 	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
 		return nil, fmt.Errorf("read probe: %w", err)
 	}
@@ -92,7 +93,7 @@ func parse(text string) (*probe, error) {
 	p.timeout = time.Duration(number("timeoutSeconds", spec.TimeoutSeconds, 1, 1, maxTimeout)) * time.Second
 	p.failures = number("failureThreshold", spec.FailureThreshold, 3, 1, maxTimes)
 	p.successes = number("successThreshold", spec.SuccessThreshold, 1, 1, maxTimes)
-	errs = append(errs, p.handle(&spec.ProbeHandler))
+	errs = append(errs, p.handle(&spec))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -100,7 +101,7 @@ func parse(text string) (*probe, error) {
 }
 
 // handle sets what a check does.
-func (p *probe) handle(h *corev1.ProbeHandler) (err error) {
+func (p *probe) handle(h *request) (err error) {
 	var handlers []string
 	if h.TCPSocket != nil {
 		handlers = append(handlers, "tcpSocket")
@@ -121,11 +122,21 @@ func (p *probe) handle(h *corev1.ProbeHandler) (err error) {
 		}
 		p.once = func(ctx context.Context, to place) error { return grpc(ctx, to, service) }
 	}
+	if h.DNS != nil {
+		handlers = append(handlers, "dns")
+		p.once, err = h.DNS.check()
+		p.askByUDP(h.DNS.Port, &err)
+	}
+	if h.UDP != nil {
+		handlers = append(handlers, "udp")
+		p.once, err = h.UDP.check()
+		p.askByUDP(h.UDP.Port, &err)
+	}
 	switch {
 	case h.Exec != nil:
-		return errors.New("exec: give tcpSocket, httpGet or grpc, since endpoints are checked from the node")
+		return errors.New("exec: give tcpSocket, httpGet, grpc, dns or udp, since endpoints are checked from the node")
 	case len(handlers) != 1:
-		return fmt.Errorf("%d handlers %v: give one of tcpSocket, httpGet and grpc", len(handlers), handlers)
+		return fmt.Errorf("%d handlers %v: give one of tcpSocket, httpGet, grpc, dns and udp", len(handlers), handlers)
 	case h.TCPSocket != nil && h.TCPSocket.Host != "" || h.HTTPGet != nil && h.HTTPGet.Host != "":
 		return errors.New("host: leave it out, since each endpoint is checked at its own address")
 	}

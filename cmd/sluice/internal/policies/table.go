@@ -60,8 +60,8 @@ var table = []*Policy{
 	},
 	{
 		Word: readinessProbe, Kernel: "all",
-		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet " +
-			"or grpc",
+		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet, " +
+			"grpc, dns: {name: cluster.local} or udp: {send: ping, expect: pong}",
 		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
 		lacks: has,
 	},
