@@ -114,7 +114,7 @@ func (s *shape) asks(t *nft.Table) {
 	t.SetChain(chainChosen, nil, chosen)
 }
 
-// queues adds the rules for what asks: a packet goes to the queue of its core, and conntrack makes fewer events of it
+// queues adds the rules for what asks: a packet goes to the queue of its flow, and conntrack makes fewer events of it
 // where it does not matter what is in flight. Services may be counted, or followed: what is empty is not looked into.
 func (s *shape) queues(t *nft.Table, counted, followed bool) {
 	var ask []nft.Rule

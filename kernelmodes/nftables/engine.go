@@ -36,7 +36,7 @@ type Engine struct {
 // internal/netfilter/nfqueue), and comes out with [Engine.Number] of the endpoint in its mark. With a mark of no
 // endpoint, or if no process listens, it goes the way that it would without.
 type Ask struct {
-	// First is the first one of Count queues, of which each core uses one. Count 0: the kernel chooses.
+	// First is the first one of Count queues, of which each flow uses one. Count 0: the kernel chooses.
 	First, Count uint16
 
 	// Mask is the bits of a mark that the number is in: consecutive ones, but those of Masquerade. They

@@ -198,7 +198,6 @@ func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
 		if !holds && s.passes(p, &k, &one, number) {
 			s.chosen.Add(1)
 			s.pass(&k, &one, number)
-			v.Settled = true
 			return v
 		}
 		if s.keep(&k, &one) {

@@ -2,11 +2,12 @@
 // queue of the kernel (nfnetlink_queue), by netlink and without any library: it goes on with a
 // mark, or is dropped, or stays in the queue until its [Ticket] says what becomes of it.
 //
-// [Open] binds some consecutive queues, each with a socket and a goroutine of its own, which has a thread, so that
-// with fanout by core they do not wait for each other. Of a packet the kernel copies the headers
-// only. A goroutine reads what there is, decides, and sends all verdicts by one system call. Where packets come fast it
-// lets some come together, and where most verdicts are settled it runs on the cores that its packets come from.
-// Nothing is allocated for a packet.
+// [Open] binds some consecutive queues, each with a socket and a goroutine of its own, which has a thread. Of a packet
+// the kernel copies the headers only. A goroutine reads what there is, decides, and sends all verdicts by one system
+// call. Where packets come fast it lets some come together. Nothing is allocated for a packet.
+//
+// Protocol, client and asked address identify a flow. All its packets have to come to the same queue, which remembers
+// the flows that it has decided last: packets that were sent before the verdict get the same one.
 //
 // Nothing ever waits for this process: what finds a queue full goes on as it came
 // (NFQA_CFG_F_FAIL_OPEN), and so does what comes when no process has the queue, if the rule says

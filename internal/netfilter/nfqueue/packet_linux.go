@@ -24,11 +24,13 @@ type Packet struct {
 	Ticket Ticket // for one that is held
 }
 
-// hash differs for most flows of a time.
-func (p *Packet) hash() uint32 {
-	ip := p.Client.Addr().As16()
-	return uint32(ip[15]) ^ uint32(ip[14])*31 ^ uint32(p.Client.Port()) ^ uint32(p.Asked.Port())*7
+// flow is what identifies the flow of a packet. Nothing else does.
+type flow struct {
+	protocol      uint8
+	client, asked netip.AddrPort
 }
+
+func (p *Packet) flow() flow { return flow{p.Protocol, p.Client, p.Asked} }
 
 // headers is how much of a packet is copied: the longest header of IPv4, or some of IPv6, and the beginning of what it
 // carries.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -60,21 +61,16 @@ const (
 	// atOnce is how many packets are decided before their verdicts are sent.
 	atOnce = 64
 
-	// Packets are left to come together where one has come less than often after another, as network cards do it: to
-	// wake a thread, or to switch to it, costs the core that handles the packet more than the rest of it
-	// (bench/results/inside.md). It is for shortest, and where the cores of the queue are full of work for up to
-	// longest, while some come meanwhile, but not more than enough. The kernel adds up to 50 us (PR_SET_TIMERSLACK of
-	// prctl(2)).
-	shortest = 50 * time.Microsecond
-	longest  = 16 * shortest
-	often    = 10 * shortest
-	enough   = 24
+	// Packets that come less than often apart are gathered for this long, as network cards do it: waking a thread for
+	// each packet costs more than deciding it (bench/results/inside.md). The kernel adds up to 50 us
+	// (PR_SET_TIMERSLACK of prctl(2)).
+	gathering = 50 * time.Microsecond
+	often     = 10 * gathering
 )
 
 // queue is one of the queues. It is used by one goroutine, but for its counters.
 type queue struct {
 	number uint16
-	cores  cores
 	file   *os.File
 	conn   syscall.RawConn
 	ended  chan struct{}
@@ -82,40 +78,28 @@ type queue struct {
 	took   func(packets int, d time.Duration) // nil: it is not measured
 
 	packet   Packet
-	settled  int    // of the verdicts since cores.decided
 	last     uint32 // number of the packet read last
 	message  []byte
 	verdicts []byte
 	errno    error // of the last read or write
 
-	// flows are those decided lately, by what hash says, and drained counts when the socket was found empty. What is
-	// sent before the verdict on the first packet of its flow is a first packet as well; it was read by the second time
-	// that the socket is empty.
-	flows   [256]flow
-	drained uint64
-
-	gather time.Duration // how long packets are left to come together
+	recent recent
+	since  time.Time // when it was opened
+	now    when
 
 	closing atomic.Bool
 
 	packets, repeated, odd, missed, late atomic.Uint64
 }
 
-// flow is a packet and what was decided.
-type flow struct {
-	Packet
-	verdict Verdict
-	drained uint64 // when it was
-}
-
-func open(number uint16, on *cores, decide func(*Packet) Verdict, took func(int, time.Duration)) (*queue, error) {
+func open(number uint16, decide func(*Packet) Verdict, took func(int, time.Duration)) (*queue, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	q := &queue{
-		number: number, cores: *on, file: os.NewFile(uintptr(fd), "nfnetlink_queue"), ended: make(chan struct{}),
-		decide: decide, took: took, gather: shortest,
+		number: number, file: os.NewFile(uintptr(fd), "nfnetlink_queue"), ended: make(chan struct{}),
+		decide: decide, took: took, since: time.Now(), recent: recent{seed: maphash.MakeSeed()},
 		message: make([]byte, 1<<12), verdicts: make([]byte, 0, atOnce*verdictBytes),
 	}
 	q.conn, err = q.file.SyscallConn()
@@ -183,7 +167,6 @@ func (q *queue) answer(fd int) error {
 // costs a packet up to 10 us (bench/results/inside.md).
 func (q *queue) run(fd int) {
 	defer close(q.ended)
-	q.cores.enter()
 	for fast := false; q.errno == nil && !q.closing.Load(); {
 		if q.several(fd, false) || fast && q.gathered(fd) {
 			continue
@@ -202,17 +185,9 @@ func (q *queue) run(fd int) {
 
 // gathered lets packets come together, decides them, and reports whether there was any.
 func (q *queue) gathered(fd int) bool {
-	before := q.packets.Load()
-	d := unix.NsecToTimespec(int64(q.gather))
+	d := unix.NsecToTimespec(int64(gathering))
 	_ = unix.Nanosleep(&d, nil) // a signal may end it sooner
-	any := q.several(fd, false)
-	switch n := q.packets.Load() - before; {
-	case n == 0 || n > enough || !q.cores.full:
-		q.gather = max(q.gather/2, shortest)
-	default:
-		q.gather = min(q.gather*2, longest)
-	}
-	return any
+	return q.several(fd, false)
 }
 
 // several decides what there is, up to atOnce packets, after it has waited for the first, or not, and reports whether
@@ -234,21 +209,19 @@ func (q *queue) several(fd int, wait bool) bool {
 			q.errno = errno
 			return true
 		}
-		if !any && q.took != nil {
+		if !any {
 			begun = time.Now()
+			q.now.at = begun.Sub(q.since)
 		}
 		any, wait = true, false
 		q.take(q.message[:n])
 	}
 	q.send(fd)
 	if empty {
-		q.drained++
+		q.now.drained++
 	}
-	if n := int(q.packets.Load() - before); n > 0 {
-		q.cores.decided(q.settled, n-q.settled, !empty, time.Now())
-		if q.settled = 0; q.took != nil {
-			q.took(n, time.Since(begun))
-		}
+	if n := int(q.packets.Load() - before); n > 0 && q.took != nil {
+		q.took(n, time.Since(begun))
 	}
 	return any
 }
@@ -315,9 +288,6 @@ func (q *queue) judge(attrs []byte) {
 	} else {
 		q.odd.Add(1)
 	}
-	if v.Settled {
-		q.settled++
-	}
 	if v.Action != Hold {
 		q.verdicts = appendVerdict(q.verdicts, q.number, id, v)
 	}
@@ -325,15 +295,14 @@ func (q *queue) judge(attrs []byte) {
 
 // again decides about the packet, or as before if its flow is being decided; one that is held needs no second packet.
 func (q *queue) again(id uint32) Verdict {
-	f := &q.flows[q.packet.hash()%uint32(len(q.flows))]
-	if f.Packet == q.packet && f.drained+1 >= q.drained {
+	f, known := q.recent.find(q.packet.flow(), q.now)
+	if known {
 		q.repeated.Add(1)
 		if f.verdict.Action == Hold {
 			return Verdict{Action: Drop}
 		}
 		return f.verdict
 	}
-	f.Packet, f.drained = q.packet, q.drained
 	q.packet.Ticket = Ticket{q, id}
 	f.verdict = q.decide(&q.packet)
 	return f.verdict

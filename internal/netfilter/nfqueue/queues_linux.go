@@ -21,9 +21,6 @@ type Stats struct {
 type Verdict struct {
 	Action Action
 	Mark   uint32 // that it gets
-
-	// Settled says that nothing else is to be done about the flow, so that the verdict is all that it costs.
-	Settled bool
 }
 
 // Action says whether a packet goes on.
@@ -57,13 +54,9 @@ func (t Ticket) Decide(v Verdict) error { return t.of.decideLate(t.id, v) }
 // read until the kernel had taken their verdicts, and with them the packets as far as they go at once; nil: it is not
 // measured. The error wraps syscall.EPERM if we may not, or if another process has one of the queues.
 func Open(first, count uint16, decide func(*Packet) Verdict, took func(packets int, d time.Duration)) (*Queues, error) {
-	q, times := new(Queues), new(idleTimes)
+	q := new(Queues)
 	for i := range count {
-		on, err := coresOf(int(i), int(count), times)
-		if err != nil {
-			return nil, errors.Join(err, q.Close())
-		}
-		one, err := open(first+i, &on, decide, took)
+		one, err := open(first+i, decide, took)
 		if err != nil {
 			return nil, errors.Join(err, q.Close())
 		}

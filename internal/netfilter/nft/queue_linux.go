@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Queues are consecutive queues of nfnetlink_queue, of which a packet goes to one by the core that it is handled on.
+// Queues are consecutive queues of nfnetlink_queue. A hash of a packet's addresses and protocol says to which it goes, so
+// that all packets of a flow go to one queue, whichever core handles them.
 type Queues struct {
 	First, Count uint16
 
@@ -20,13 +21,13 @@ type Queues struct {
 // Queue has a process judge a packet, which comes out at the next base chain. It goes on there at once if no process
 // listens.
 func (b *Builder) Queue(q Queues) *Builder {
-	const bypass, fanout = 1, 2 // as NFQ_FLAG_ of linux/netfilter/xt_NFQUEUE.h has them, too
+	const bypass = 1 // as NFQ_FLAG_ of linux/netfilter/xt_NFQUEUE.h has it, too
 	if !q.Target {
-		return b.add(&expr.Queue{Num: q.First, Total: q.Count, Flag: bypass | fanout})
+		return b.add(&expr.Queue{Num: q.First, Total: q.Count, Flag: bypass})
 	}
 	info := binary.NativeEndian.AppendUint16(nil, q.First) // struct xt_NFQ_info_v3, aligned to eight bytes
 	info = binary.NativeEndian.AppendUint16(info, q.Count)
-	info = binary.NativeEndian.AppendUint16(info, bypass|fanout)
+	info = binary.NativeEndian.AppendUint16(info, bypass)
 	aligned := xt.Unknown(append(info, 0, 0))
 	return b.add(&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &aligned})
 }

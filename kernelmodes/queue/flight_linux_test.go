@@ -1,0 +1,94 @@
+package queue
+
+import (
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestFlight: the datagrams that a client sends at once go to one endpoint, whether they are equal or differ in length,
+// come from one core or from several, or come in fragments.
+func TestFlight(t *testing.T) {
+	n := newNode(t, testbed.Config{Pods: 2})
+	s := lab.Simple("web", lab.VIP(false, 1).String(), 80, lb.UDP, n.Serving(2, lb.UDP, false, 8080)...)
+	n.Sync(s)
+	for name, send := range map[string]func(*testing.T, net.Conn) int{
+		"lengths": func(t *testing.T, c net.Conn) int { return write(t, c, "?", "??", "???", "????") },
+		"fragments": func(t *testing.T, c net.Conn) int {
+			return write(t, c, "?", strings.Repeat("?", 4000), "??")
+		},
+		"cores": fromEachCore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 50 {
+				c, err := n.Client.Dial(t.Context(), "udp", s.Addresses[0].Addr.String())
+				testbed.Check(t, err)
+				if who := answerers(t, c, send(t, c)); len(who) != 1 {
+					t.Fatalf("one flow was answered by %v", who)
+				}
+				testbed.Check(t, c.Close())
+			}
+		})
+	}
+}
+
+func write(t *testing.T, c net.Conn, datagrams ...string) (sent int) {
+	t.Helper()
+	for _, d := range datagrams {
+		_, err := c.Write([]byte(d))
+		testbed.Check(t, err)
+	}
+	return len(datagrams)
+}
+
+// fromEachCore sends equal datagrams from all cores at the same time.
+func fromEachCore(t *testing.T, c net.Conn) (sent int) {
+	t.Helper()
+	var cores unix.CPUSet
+	testbed.Check(t, unix.SchedGetaffinity(0, &cores))
+	var ready, done sync.WaitGroup
+	start := make(chan struct{})
+	for core := range 1024 {
+		if !cores.IsSet(core) {
+			continue
+		}
+		sent++
+		ready.Add(1)
+		done.Go(func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			var one unix.CPUSet
+			one.Set(core)
+			_ = unix.SchedSetaffinity(0, &one)
+			ready.Done()
+			<-start
+			_, _ = c.Write([]byte("?"))
+		})
+	}
+	ready.Wait()
+	close(start)
+	done.Wait()
+	return sent
+}
+
+// answerers returns which endpoints send some answers.
+func answerers(t *testing.T, c net.Conn, answers int) map[string]bool {
+	t.Helper()
+	who, buffer := make(map[string]bool), make([]byte, 8192)
+	testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
+	for range answers {
+		n, err := c.Read(buffer)
+		testbed.Check(t, err)
+		name, _, _ := strings.Cut(string(buffer[:n]), " ")
+		who[name] = true
+	}
+	return who
+}
