@@ -270,7 +270,7 @@ func TestGoneBeforeTheProcess(t *testing.T) {
 	p.update(web(drain, here))
 	m, resume := p.freezeAll()
 	p.vanish(resume)
-	m.conns[0].Kept.Gone = time.Hour
+	m.conns[0].Kept.Gone = -int64(time.Hour)
 	next := p.successor(2)
 	check(t, next.Adopt(m.conns, func() {}))
 	for _, l := range m.listening {
@@ -278,7 +278,7 @@ func TestGoneBeforeTheProcess(t *testing.T) {
 	}
 	exchange(t, c)
 	again := next.moveTo(next.successor(2))
-	if k := again.conns[0].Kept; k.Gone < time.Hour || k.Drain != 2*time.Hour {
+	if k := again.conns[0].Kept; k.Gone != -int64(time.Hour) || k.Drain != 2*time.Hour {
 		t.Errorf("the connection is frozen with %+v", k)
 	}
 }

@@ -243,16 +243,16 @@ func Shortage(err error) bool {
 	return ok && slices.Contains(shortages, errno)
 }
 
-// Kept is what a hand-over says of a connection: for who looks at it, and for the policies of its Service.
+// Kept is what a hand-over says of a connection: for who looks at it, and for the policies of its Service. Times are on
+// the clock of eventloop.Now; 0: not known.
 type Kept struct {
-	Born    int64  `json:"-"` // when it was accepted, on the clock of eventloop.Now, which crosses apart
-	In, Out uint64 // bytes that were passed on
-
-	Age    time.Duration // since its backend has answered
-	Idle   time.Duration // since bytes were last found to have moved
-	Chance uint32        // of 2^32, that shortens its life
-	Gone   time.Duration // since its backend was found to have left; 0: it was not
-	Drain  time.Duration // how long it may stay where that has left; below 0: for good; 0: it has not
+	Born     int64         // when it was accepted
+	Answered int64         // when its backend answered
+	Active   int64         // when bytes were last found to have moved
+	Gone     int64         // when its backend was found to have left
+	In, Out  uint64        // bytes that were passed on
+	Chance   uint32        // of 2^32, that shortens its life
+	Drain    time.Duration // how long it may stay where that has left; below 0: for ever; 0: it has not
 
 	Why lb.Why // it has this backend, as far as that is noted, to be logged
 }
@@ -267,7 +267,7 @@ type Dialling struct {
 	Shortages int              // waits for local resources so far
 	Left      time.Duration    // of the present attempt or wait
 	Held      bool             // it waits since there is no backend
-	Queued    int64            // when it came that waits since no backend has room, by eventloop.Now; 0: it does not
+	Queued    int64            // when it came that waits since no backend has room, by eventloop.Now; 0: does not wait
 }
 
 // Freeze returns what another process needs to continue, but for Left.

@@ -191,30 +191,24 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 	}
 	if conn.Choice.Policies().Watched() {
 		a := sh.walk.ageOf(c, now)
-		k.Age, k.Idle, k.Chance = time.Duration(max(now-a.born, 1)), time.Duration(now-a.active), a.chance
+		k.Answered, k.Active, k.Chance = a.born, a.active, a.chance
 	}
 	if n := sh.notes[c]; n != nil {
 		k.Why = n.why
 	}
 	since, drain := conn.Choice.Gone()
-	if k.Drain = time.Duration(drain); since != 0 { // below 0 is before this process
-		k.Gone = time.Duration(max(now-since, 1))
-	}
+	k.Gone, k.Drain = since, time.Duration(drain)
 	return k
 }
 
 // thawKept goes on with what another process has frozen.
 func (sh *Shard[C]) thawKept(c C, k Kept) {
-	conn, now := c.Base(), eventloop.Now()
+	conn := c.Base()
 	conn.born, conn.Meter = look.At(k.Born), lb.ResumeMeter(k.In, k.Out)
-	if k.Age > 0 {
-		sh.walk.setAge(c, age{now - int64(k.Age), now - int64(k.Idle), conn.Meter, k.Chance})
+	if k.Answered != 0 {
+		sh.walk.setAge(c, age{k.Answered, k.Active, conn.Meter, k.Chance})
 	}
-	since := int64(0)
-	if k.Gone > 0 {
-		since = now - int64(k.Gone)
-	}
-	conn.Choice.ResumeGone(since, int64(k.Drain))
+	conn.Choice.ResumeGone(k.Gone, int64(k.Drain))
 	if p := conn.Choice.Policies(); p.Watched() || p.Drain > 0 {
 		sh.watch(0)
 	}

@@ -60,9 +60,8 @@ func (h *Holding) FDs(visit func(fd *int)) {
 type Frozen struct {
 	Service lb.ID
 	Addr    netip.AddrPort // of the backend; invalid while there is none
-	Idle    time.Duration  // packet engine: since it last passed something
 	Left    time.Duration  // of what it waits for, or of the present attempt
-	Kept    session.Kept   // packet engine: only how old it is, and what it has passed
+	Kept    session.Kept   `json:"-"` // packet engine: only how old it is, and what it has passed when
 
 	Dial    *Dialling // nil once the backend has answered
 	Packets *Packets
@@ -71,9 +70,10 @@ type Frozen struct {
 
 // Dialling is what a Frozen association has besides until its backend has answered. Left is Frozen's.
 type Dialling struct {
-	session.Dialling
+	session.Dialling `json:"-"`
 
 	Init    []byte // packet engine: the client's last INIT, without ports
+	Hops    int    // packet engine: that it may go on; 0: as many as the system allows
 	In, Out uint16 // socket engine: streams of the client's association
 }
 
@@ -83,13 +83,14 @@ type Packets struct {
 
 	Tags    Tags   // applied
 	Asked   uint32 // initiate tag of the client's last INIT
-	Waiting time.Duration
+	Asking  int64  `json:"-"` // when the first INIT came that no INIT ACK has answered; 0: none
 	Offered []Tags // of INIT ACKs
 	Next    int    // index of the next one
 	Echoed  Tags
 
-	Phase   int
-	Counted bool // as established
+	Phase      int
+	Counted    bool // as established
+	ClientShut bool // the client was the first to shut down
 }
 
 // Side is one side of an association of the packet engine.

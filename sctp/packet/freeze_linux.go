@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
@@ -33,11 +31,10 @@ func (e *Engine) Hold(h *engine.Holding) {
 
 // Freeze passes every association to visit, on halted loops.
 func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
-	now := eventloop.Now()
 	for _, sh := range e.shards {
 		for _, g := range []*assocList{&sh.dialling, &sh.open, &sh.over} {
 			for a := range g.all() {
-				f := a.freeze(now)
+				f := a.freeze()
 				if err := visit(&f); err != nil {
 					return err
 				}
@@ -47,28 +44,25 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 	return nil
 }
 
-func (a *assoc) freeze(now int64) engine.Frozen {
+func (a *assoc) freeze() engine.Frozen {
 	a.meter.Flush(a.choice)
 	h := &a.handshake
 	p := &engine.Packets{
 		Client: a.client.freeze(), Tags: a.tags,
 		Asked: h.asked, Offered: h.offered[:], Next: int(h.next), Echoed: h.echoed,
-		Phase: int(a.phase), Counted: a.counted,
+		Phase: int(a.phase), Counted: a.counted, ClientShut: a.clientShut, Asking: h.since,
 	}
 	if a.backend.a != nil {
 		p.Backend = a.backend.freeze()
 	}
-	if h.since != 0 {
-		p.Waiting = time.Duration(max(now-h.since, 1))
-	}
-	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
-		Kept: session.Kept{Born: a.born}, Left: a.sh.loop.Left(&a.timer), Packets: p}
+	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(),
+		Kept: session.Kept{Born: a.born, Active: a.active}, Left: a.sh.loop.Left(&a.timer), Packets: p}
 	f.Kept.In, f.Kept.Out = a.meter.Total()
 	if a.note != nil {
 		f.Kept.Why = a.note.why
 	}
 	if d := a.dial; d != nil {
-		f.Dial = &engine.Dialling{Init: d.init, Dialling: d.Freeze()}
+		f.Dial = &engine.Dialling{Init: d.init, Hops: d.hops, Dialling: d.Freeze()}
 	}
 	return f
 }
@@ -137,21 +131,18 @@ func (sh *shard) leadsBack(f *engine.Frozen, ours *session.Sources) bool {
 
 // thaw makes an association of f. nil: that is not possible.
 func (sh *shard) thaw(f *engine.Frozen) *assoc {
-	now, p := eventloop.Now(), f.Packets
+	p := f.Packets
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
 		return nil // not a state that Freeze returns
 	}
-	a := &assoc{sh: sh, born: f.Kept.Born, active: now - int64(f.Idle), tags: p.Tags,
-		phase: phase(p.Phase), counted: p.Counted, spoke: f.Kept.Out > 0,
+	a := &assoc{sh: sh, born: f.Kept.Born, active: f.Kept.Active, tags: p.Tags,
+		phase: phase(p.Phase), counted: p.Counted, clientShut: p.ClientShut, spoke: f.Kept.Out > 0,
 		meter: lb.ResumeMeter(f.Kept.In, f.Kept.Out)}
 	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
 	if f.Kept.Why != lb.NotKnown {
 		a.note = &note{connect: -1, firstByte: -1, why: f.Kept.Why}
 	}
-	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
-	if p.Waiting > 0 {
-		a.handshake.since = now - int64(p.Waiting)
-	}
+	a.handshake = handshake{asked: p.Asked, since: p.Asking, next: uint8(p.Next), echoed: p.Echoed}
 	copy(a.handshake.offered[:], p.Offered)
 	a.claim = sh.claims.Adopt(f.Service, p.Client.Peer.Addr())
 	a.client = newSide(a, p.Client.Peer, p.Client.Local, p.Client.Scope)
@@ -174,7 +165,7 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 		sh.count.Active.Add(1)
 	}
 	if f.Dial != nil {
-		d := &dial{init: f.Dial.Init}
+		d := &dial{init: f.Dial.Init, hops: f.Dial.Hops}
 		d.Thaw(&sh.cfg.Config, &f.Dial.Dialling, f.Service, f.Addr)
 		a.dial = d
 		sh.count.Dialling.Add(1)

@@ -105,7 +105,13 @@ func TestDrain(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 
+	l.run("drain", pods[0]+":8080", "--service", "default/web", "--deadline", "1h")
+	deadline := func() time.Time { return *read[api.List[api.Drain]](l, "drain").Items[0].Deadline }
+	before := deadline()
 	l.HandOver(serving...)
+	if moved := deadline().Sub(before); moved.Abs() > 200*time.Millisecond { // each process has a clock of its own
+		t.Errorf("a hand-over moves the deadline by %v", moved)
+	}
 	elsewhere("after a hand-over")
 
 	l.run("drain", pods[0]+":8080", "--service", "default/web", "--deadline", "2s")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -41,19 +43,27 @@ func (c *codec) fail(err error) {
 // more reports whether anything is left to read.
 func (c *codec) more() bool { return c.err == nil && len(c.b) > 0 }
 
-// number is a number; a negative one is written as 0.
+// number passes a number. Signed numbers cross in zigzag order, so that a negative one crosses too.
 func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int | ~int64](c *codec, v *T) {
+	signed := ^T(0) < 0
 	if !c.reading {
-		c.b = binary.AppendUvarint(c.b, uint64(max(*v, 0)))
+		u := uint64(*v)
+		if signed {
+			u = u<<1 ^ uint64(int64(*v)>>63)
+		}
+		c.b = binary.AppendUvarint(c.b, u)
 		return
 	}
 	u, n := binary.Uvarint(c.b)
+	if signed {
+		u = u>>1 ^ -(u & 1)
+	}
 	*v = T(u)
 	switch {
 	case n <= 0:
 		c.fail(errTruncated)
 		*v = 0
-	case *v < 0 || uint64(*v) != u:
+	case uint64(*v) != u:
 		c.fail(fmt.Errorf("number %d is out of range", u))
 		*v = 0
 	default:
@@ -77,7 +87,7 @@ func (c *codec) bools(all ...*bool) {
 
 // length is the length of what follows, of which each element takes a byte at least.
 func (c *codec) length(n int) int {
-	if number(c, &n); c.reading && n > len(c.b) {
+	if number(c, &n); c.reading && (n < 0 || n > len(c.b)) {
 		c.fail(errTruncated)
 		return 0
 	}
@@ -109,10 +119,10 @@ func (c *codec) string(v *string) {
 
 // addr is an address without its zone; an invalid one is of no bytes.
 func (c *codec) addr(v *netip.Addr) {
+	n := c.length(v.BitLen() / 8)
 	if !c.reading {
-		c.b = append(c.b, byte(v.BitLen()/8))
 		c.b, _ = v.WithZone("").AppendBinary(c.b) // never fails
-	} else if n := c.length(0); n <= net.IPv6len {
+	} else if n <= net.IPv6len {
 		if err := v.UnmarshalBinary(c.take(n)); err != nil {
 			c.fail(fmt.Errorf("decode address: %w", err))
 		}
@@ -136,15 +146,19 @@ func (c *codec) why(v *lb.Why) {
 	}
 }
 
-// chosen is why a flow that the kernel forwards has its endpoint. Its time is that of the wall clock, as conntrack's.
+// chosen passes why a flow that the kernel forwards has its endpoint. Its time is wall time, as that of conntrack.
 func (c *codec) chosen(v *kernelflows.Chosen) {
 	number(c, &v.Protocol)
 	c.addrPort(&v.Client)
 	c.addrPort(&v.Asked)
 	c.why(&v.Why)
-	at := v.At.UnixNano()
-	number(c, &at)
-	v.At = time.Unix(0, at)
+	at := int64(0)
+	if !v.At.IsZero() {
+		at = v.At.UnixNano()
+	}
+	if number(c, &at); c.reading && at != 0 {
+		v.At = time.Unix(0, at)
+	}
 }
 
 // list is a list, each element of which one passes.
@@ -215,15 +229,7 @@ func (c *codec) conn(f *tcp.Frozen) {
 	c.bytes(&f.ToBackend.Waiting)
 	number(c, &f.Header)
 	c.bytes(&f.ToClient.Waiting)
-	c.hostTime(&f.Kept.Born)
-	number(c, &f.Kept.In)
-	number(c, &f.Kept.Out)
-	number(c, &f.Kept.Age)
-	number(c, &f.Kept.Idle)
-	number(c, &f.Kept.Chance)
-	number(c, &f.Kept.Gone)
-	number(c, &f.Kept.Drain)
-	c.why(&f.Kept.Why)
+	c.kept(&f.Kept)
 	if dialling {
 		if c.reading {
 			f.Dial = new(tcp.Dialling)
@@ -235,7 +241,18 @@ func (c *codec) conn(f *tcp.Frozen) {
 	}
 }
 
-func (c *codec) dialling(d *tcp.Dialling) {
+func (c *codec) kept(k *session.Kept) {
+	for _, v := range [...]*int64{&k.Born, &k.Answered, &k.Active, &k.Gone} {
+		c.instant(v)
+	}
+	number(c, &k.In)
+	number(c, &k.Out)
+	number(c, &k.Chance)
+	number(c, &k.Drain)
+	c.why(&k.Why)
+}
+
+func (c *codec) dialling(d *session.Dialling) {
 	number(c, &d.Frontend.Protocol)
 	c.addrPort(&d.Frontend.Addr)
 	c.addr(&d.Client)
@@ -244,10 +261,8 @@ func (c *codec) dialling(d *tcp.Dialling) {
 	number(c, &d.Attempt)
 	number(c, &d.Shortages)
 	number(c, &d.Left)
-	queued := d.Queued != 0
-	if c.bools(&d.Held, &queued); queued {
-		c.hostTime(&d.Queued)
-	}
+	c.bools(&d.Held)
+	c.instant(&d.Queued)
 }
 
 func (c *codec) flow(f *udp.Frozen) {
@@ -262,7 +277,7 @@ func (c *codec) flow(f *udp.Frozen) {
 	list(c, &f.Tried, c.addrPort)
 	number(c, &f.Attempts)
 	number(c, &f.LastSize)
-	c.hostTime(&f.Born)
+	c.instant(&f.Born)
 	number(c, &f.In)
 	number(c, &f.Out)
 	number(c, &f.Idle)
@@ -276,7 +291,7 @@ func (c *codec) flow(f *udp.Frozen) {
 	}
 }
 
-// assoc is an SCTP association: JSON, since they are few and live for long.
+// assoc passes an SCTP association. What only SCTP has is JSON, since associations are few and live for long.
 func (c *codec) assoc(f *sctp.Frozen) {
 	var b []byte
 	if !c.reading {
@@ -289,7 +304,13 @@ func (c *codec) assoc(f *sctp.Frozen) {
 			c.fail(errors.New("an SCTP association of no engine"))
 		}
 	}
-	c.hostTime(&f.Kept.Born)
+	c.kept(&f.Kept)
+	if f.Dial != nil {
+		c.dialling(&f.Dial.Dialling)
+	}
+	if f.Packets != nil {
+		c.instant(&f.Packets.Asking)
+	}
 	if f.Sockets != nil {
 		c.fd(&f.Sockets.Client)
 		c.fdOrNone(&f.Sockets.Backend)
@@ -302,15 +323,12 @@ type affinity struct {
 	clients []lb.Client
 }
 
-// affinity passes the last use of each client as the time since, as the clocks of processes differ.
-func (c *codec) affinity(a *affinity, now int64) {
+func (c *codec) affinity(a *affinity) {
 	c.id(&a.id)
 	list(c, &a.clients, func(v *lb.Client) {
 		c.addr(&v.Addr)
 		c.addrPort(&v.Backend)
-		age := now - v.LastUsed
-		number(c, &age)
-		v.LastUsed = now - age
+		c.instant(&v.LastUsed)
 		if c.reading && !v.Addr.IsValid() {
 			c.fail(errors.New("a client with affinity has no address"))
 		}
@@ -323,17 +341,14 @@ type conversations struct {
 	all []lb.Conversation
 }
 
-// conversations passes the time of each as affinity does.
-func (c *codec) conversations(of *conversations, now int64) {
+func (c *codec) conversations(of *conversations) {
 	c.id(&of.id)
 	list(c, &of.all, func(v *lb.Conversation) {
 		number(c, &v.Key)
 		c.addrPort(&v.Backend)
 		number(c, &v.Port)
 		c.bools(&v.Answered, &v.Stream)
-		age := now - v.Time
-		number(c, &age)
-		v.Time = now - age
+		c.instant(&v.Time)
 	})
 }
 
@@ -343,22 +358,19 @@ type rates struct {
 	all []lb.ClientRate
 }
 
-// rates passes what is left of the rest of each.
-func (c *codec) rates(of *rates, now int64) {
+func (c *codec) rates(of *rates) {
 	c.id(&of.id)
 	list(c, &of.all, func(v *lb.ClientRate) {
 		c.addr(&v.Addr)
-		left := v.Rested - now
-		number(c, &left)
-		v.Rested = now + left
+		c.instant(&v.Rested)
 		if c.reading && !v.Addr.IsValid() {
 			c.fail(errors.New("a client with a rate has no address"))
 		}
 	})
 }
 
-// memory is what Balancer.Remember needs. It passes times as affinity does.
-func (c *codec) memory(m *lb.Stats, now int64) {
+// memory passes what Balancer.Remember needs.
+func (c *codec) memory(m *lb.Stats) {
 	c.id(&m.ID)
 	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Gone.Picks, &m.Gone.Failures,
 		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed, &m.Limited} {
@@ -372,11 +384,11 @@ func (c *codec) memory(m *lb.Stats, now int64) {
 		}
 		known := b.Health != lb.Health{}
 		if c.bools(&known); known {
-			c.health(&b.Health, now)
+			c.health(&b.Health)
 		}
 		paced := b.Pace != lb.Pace{}
 		if c.bools(&paced); paced {
-			c.pace(&b.Pace, now)
+			c.pace(&b.Pace)
 		}
 	})
 }
@@ -417,7 +429,7 @@ func (c *codec) times(of *times) {
 				next++
 			}
 			skip := next - at
-			if number(c, &skip); c.err != nil || skip >= len(h.Buckets)-at { // the rest is empty
+			if number(c, &skip); c.err != nil || skip < 0 || skip >= len(h.Buckets)-at { // the rest is empty
 				break
 			}
 			at += skip
@@ -427,37 +439,46 @@ func (c *codec) times(of *times) {
 	}
 }
 
-// pace is what algorithms remember of an endpoint. When a delay was measured is passed on the clock of the host, since
-// what does not change is not to be sent again in the pause, and an age does.
-func (c *codec) pace(p *lb.Pace, now int64) {
+// pace passes what algorithms remember of an endpoint.
+func (c *codec) pace(p *lb.Pace) {
 	number(c, &p.Delay)
-	c.hostTime(&p.Measured)
-	begun := p.Began != 0
-	if c.bools(&p.Starts, &begun); begun {
-		c.time(&p.Began, now)
-	}
+	c.instant(&p.Measured)
+	c.bools(&p.Starts)
+	c.instant(&p.Began)
 	number(c, &p.Had)
 }
 
-// hostTime passes a time on the clock of the loops as what it is on that of the host.
-func (c *codec) hostTime(v *int64) {
-	t := *v + hostClock()
-	number(c, &t)
-	*v = t - hostClock()
+// instant passes a time on the clock of the loops as host time, since each process has a clock of its own. An age would
+// not do: the giver sends a record again in the pause only if the record has changed.
+func (c *codec) instant(v *int64) {
+	t := shift(*v, hostClock())
+	if number(c, &t); c.reading {
+		*v = shift(t, -hostClock())
+	}
+}
+
+// shift adds to an instant. Those that stand for none (0), always and never stay, and no other becomes one of them.
+func shift(t, by int64) int64 {
+	if t == 0 || t == math.MinInt64 || t == math.MaxInt64 {
+		return t
+	}
+	sum := t + by
+	switch {
+	case t > 0 && by > 0 && sum <= 0 || sum == math.MaxInt64:
+		return math.MaxInt64 - 1
+	case t < 0 && by < 0 && sum >= 0 || sum == math.MinInt64:
+		return math.MinInt64 + 1
+	case sum == 0:
+		return 1
+	}
+	return sum
 }
 
 // hostClock is what CLOCK_MONOTONIC is ahead of the clock of the loops.
 var hostClock = sync.OnceValue(func() int64 { return monotonic() - eventloop.Now() })
 
-// time passes a time as its age.
-func (c *codec) time(v *int64, now int64) {
-	age := now - *v
-	number(c, &age)
-	*v = now - age
-}
-
-// health is what is known of an endpoint that has failed.
-func (c *codec) health(h *lb.Health, now int64) {
+// health passes what is known of an endpoint that has failed.
+func (c *codec) health(h *lb.Health) {
 	c.bools(&h.Ejected, &h.Failing)
 	c.string(&h.Reason)
 	c.string(&h.Why)
@@ -466,11 +487,7 @@ func (c *codec) health(h *lb.Health, now int64) {
 	}
 	number(c, &h.Times)
 	number(c, &h.Kind)
-	c.time(&h.Returned, now)
-	c.time(&h.At, now)
-	for _, v := range [...]*int64{&h.Until, &h.Trial} {
-		left := *v - now
-		number(c, &left)
-		*v = now + left
+	for _, v := range [...]*int64{&h.Returned, &h.At, &h.Until, &h.Trial} {
+		c.instant(v)
 	}
 }

@@ -51,8 +51,8 @@ func samples() map[string]sample {
 		"offered": of(offersMsg, tcp.Frozen{Offer: 7, Client: 5, Backend: 6, Service: sampleID, Addr: addr4}, (*codec).offer),
 		"relaying": of(connsMsg, tcp.Frozen{Client: 5, Backend: 6, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true, Waiting: []byte("abc")},
 			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)}, Header: 3, Transparent: true,
-			Kept: session.Kept{Born: 1 << 50, In: 1 << 40, Out: 7, Age: time.Hour, Idle: time.Minute, Chance: 7,
-				Gone: time.Second, Drain: 1, Why: lb.ByRetry}}, conn),
+			Kept: session.Kept{Born: 1 << 50, In: 1 << 40, Out: 7, Answered: 1 << 40, Active: 1 << 41, Chance: 7,
+				Gone: 1 << 42, Drain: 1, Why: lb.ByRetry}}, conn),
 		"offered before": of(connsMsg, tcp.Frozen{Offer: 300, ToClient: tcp.Way{Shut: true}}, conn),
 		"dialling": of(connsMsg, tcp.Frozen{Client: 5, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},
 			Client: addr6.Addr(), Port: 65535, Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5,
@@ -72,30 +72,31 @@ func samples() map[string]sample {
 				{Addr: addr4, Pace: lb.Pace{Starts: true}},
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}, Health: lb.Health{Failures: [2]uint32{1, 2}, Ejected: true,
 					Times: 3, Returned: 500, At: 1000, Until: 3000, Trial: 2500, Kind: 1, Reason: "refused", Failing: true, Why: "status 500"}}}},
-			func(c *codec, m *lb.Stats) { c.memory(m, 2000) }),
+			(*codec).memory),
 		"times": of(timesMsg, times{sampleID, &lb.Times{lb.ConnectTime: {Sum: 7}, lb.Duration: {Sum: 1 << 50, Buckets: many}}},
 			(*codec).times),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
-			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
+			(*codec).affinity),
 		"conversations": of(conversationsMsg, conversations{sampleID, []lb.Conversation{
 			{Key: 1 << 63, Backend: addr4, Port: 65535, Answered: true, Stream: true, Time: 1000}, {Key: 1, Backend: addr6, Time: -5}}},
-			func(c *codec, v *conversations) { c.conversations(v, 2000) }),
+			(*codec).conversations),
 		"rates": of(ratesMsg, rates{sampleID, []lb.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
-			func(c *codec, v *rates) { c.rates(v, 2000) }),
+			(*codec).rates),
 		"why": of(whysMsg, kernelflows.Chosen{Protocol: lb.TCP, Client: addr6, Asked: addr4, Why: lb.ByRoom, At: time.Unix(7, 8)},
 			(*codec).chosen),
-		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Kept: session.Kept{Why: lb.ByHold}, Left: time.Minute, Packets: &engine.Packets{
+		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Kept: session.Kept{Born: 1, Active: 2, Why: lb.ByHold}, Left: time.Minute, Packets: &engine.Packets{
 			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},
-			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
-			Offered: []engine.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: engine.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}}, assoc),
+			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Asking: 7,
+			Offered: []engine.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: engine.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true, ClientShut: true}}, assoc),
 		"packets dialling": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &engine.Packets{Client: engine.Side{Peer: addr4, Local: addr4}},
-			Dial: &engine.Dialling{Init: []byte("init"), Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+			Dial: &engine.Dialling{Init: []byte("init"), Hops: 7, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
 				Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2}}}, assoc),
-		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &engine.Sockets{Client: 5, Backend: 6,
+		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Sockets: &engine.Sockets{Client: 5, Backend: 6,
 			ToBackend: engine.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: engine.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}}, assoc),
 		"sockets dialling": of(assocsMsg, sctp.Frozen{Sockets: &engine.Sockets{Client: 5, Backend: -1}, Left: time.Second,
 			Dial: &engine.Dialling{In: 10, Out: 65535, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
-				Client: addr4.Addr(), Attempt: 1, Shortages: 2}}}, assoc),
+				Client: addr4.Addr(), Attempt: 1, Shortages: 2, Left: time.Minute, Queued: 7, Held: true}}}, assoc),
+		"setup": of(setupMsg, sampleSetup(), (*codec).json),
 	}
 }
 
@@ -132,32 +133,45 @@ func TestNumbers(t *testing.T) {
 	if number(&r, &port); r.err == nil || port != 0 {
 		t.Errorf("%d is read as the 16 bits %d", big, port)
 	}
-	r = codec{b: w.b, reading: true}
-	if number(&r, &negative); r.err == nil || negative != 0 {
-		t.Errorf("%d is read as the signed %d", big, negative)
-	}
+	var short int
 	r = codec{b: w.b, reading: true}
 	number(&r, &big)
-	if number(&r, &negative); r.err != nil || negative != 0 {
-		t.Errorf("-1 is read as %d, %v", negative, r.err)
+	if number(&r, &short); r.err != nil || short != -1 {
+		t.Errorf("-1 is read as %d, %v", short, r.err)
+	}
+	r = codec{b: []byte{1}, reading: true}
+	if n := r.length(0); n != 0 || r.err == nil {
+		t.Errorf("a length of -1 is read as %d", n)
+	}
+}
+
+// json passes what crosses as JSON.
+func (c *codec) json(v *setup) {
+	var b []byte
+	if !c.reading {
+		b, c.err = json.Marshal(v)
+	}
+	if c.bytes(&b); c.reading && c.err == nil {
+		c.err = json.Unmarshal(b, v)
 	}
 }
 
 // sampleSetup has every field set.
 func sampleSetup() setup {
-	return setup{Seed: 1 << 63, TCP: []tcp.Listening{{Addr: addr4, Steered: true, FDs: []int{3, 4}}},
+	return setup{PID: 7, Files: 8, Seed: 1 << 63, TCP: []tcp.Listening{{Addr: addr4, Steered: true, FDs: []int{3, 4}}},
 		UDP: []udp.Listening{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, FDs: []int{5}}},
-		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []engine.Raw{{Share: 1, IPv6: true}}, Listening: []engine.Listening{
+		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Shares: 2, Raw: []engine.Raw{{Share: 1, IPv6: true}}, Listening: []engine.Listening{
 			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []engine.ListeningSocket{{Addr: addr4.Addr()}}}}},
 		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256"}, 6}}, Agent: agent.State{TCPPort: 31000,
-			History: agent.History{Applied: 3},
+			Drains:  []lb.Drain{{Addr: addr4, Service: sampleID.Service(), Deadline: 1 << 40, By: "root"}, {Node: "n1"}},
+			History: agent.History{Applied: 3, Failures: 4, Repairs: 5},
 			Sockets: []agent.Socket{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6, Proxy: true},
 				{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr4}, Addr: addr4}},
 			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
 			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, Policies: &lb.Policies{DataPath: "userspace",
 				Scheduler: "rr"},
 				Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
-				Backends:  []lb.Backend{{Addr: addr6, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}}
+				Backends:  []lb.Backend{{Addr: addr6, Weight: 7, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}}
 }
 
 // TestSetup: all of it crosses, and each descriptor has its place in the order.

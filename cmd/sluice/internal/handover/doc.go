@@ -31,5 +31,7 @@
 // ten times as much; the rest is JSON. The socket lies in a directory that no other user may
 // write to, and both sides trust only root and their own user (SO_PEERCRED).
 //
+// Each process has a clock of its own, so every time on it crosses as host time (codec.instant).
+//
 // Goroutines: none of its own.
 package handover

@@ -215,33 +215,32 @@ func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
 // clients have used of their rates.
 func (g *giver) sendClients(ctx context.Context) error {
 	var c codec
-	from, now := g.since, eventloop.Now()
+	now, from := eventloop.Now(), g.since
 	g.since = now - int64(time.Second) // loops look at the clock at different moments
-	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { c.affinity(&affinity{id, clients}, now) })
+	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { c.affinity(&affinity{id, clients}) })
 	if err := g.ch.send(ctx, clientsMsg, c.b); err != nil {
 		return err
 	}
 	c.b = c.b[:0]
-	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) { c.conversations(&conversations{id, all}, now) })
+	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) { c.conversations(&conversations{id, all}) })
 	if err := g.ch.send(ctx, conversationsMsg, c.b); err != nil {
 		return err
 	}
 	c.b = c.b[:0]
-	g.LB.ClientRates(now, func(id lb.ID, all []lb.ClientRate) { c.rates(&rates{id, all}, now) })
+	g.LB.ClientRates(now, func(id lb.ID, all []lb.ClientRate) { c.rates(&rates{id, all}) })
 	return g.ch.send(ctx, ratesMsg, c.b)
 }
 
 // sendMemory sends the round robin positions and counts that differ from what was sent before.
 func (g *giver) sendMemory(ctx context.Context) error {
 	var all codec
-	now := eventloop.Now()
 	g.overShare = g.overShare[:0]
 	for _, m := range g.LB.Stats() {
 		if m.OverShare > 0 {
 			g.overShare = append(g.overShare, overShare{m.ID, m.OverShare})
 		}
 		before := len(all.b)
-		all.memory(&m, now)
+		all.memory(&m)
 		if one := all.b[before:]; g.memory[m.ID] == string(one) {
 			all.b = all.b[:before]
 		} else {

@@ -1,7 +1,9 @@
 package handover
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
@@ -14,7 +16,7 @@ import (
 
 // version is that of the protocol. Every change of what crosses raises it, but for the first
 // byte of a message, Hello and failedMsg, by which other versions are refused.
-const version = 13
+const version = 14
 
 // kind is the type of a message, the first byte of each of its pieces.
 type kind byte
@@ -98,6 +100,34 @@ func (s *setup) eachFD(visit func(fd *int)) {
 	for i := range s.HTTP {
 		visit(&s.HTTP[i].FD)
 	}
+}
+
+// plain is a setup whose times are host time.
+type plain setup
+
+// MarshalJSON has every time on the clock of the loops cross as host time.
+func (s setup) MarshalJSON() ([]byte, error) {
+	s.Agent.Drains = slices.Clone(s.Agent.Drains)
+	s.eachInstant(func(v *int64) { *v = shift(*v, hostClock()) })
+	return json.Marshal(plain(s))
+}
+
+// UnmarshalJSON reads what MarshalJSON has written.
+func (s *setup) UnmarshalJSON(b []byte) error {
+	err := json.Unmarshal(b, (*plain)(s))
+	s.eachInstant(func(v *int64) { *v = shift(*v, -hostClock()) })
+	return err
+}
+
+func (s *setup) eachInstant(visit func(*int64)) {
+	for i := range s.Agent.Drains {
+		visit(&s.Agent.Drains[i].Deadline)
+	}
+}
+
+// listensAt reports whether there is such a socket of UDP.
+func (s *setup) listensAt(frontend, member int) bool {
+	return frontend >= 0 && frontend < len(s.UDP) && member >= 0 && member < len(s.UDP[frontend].FDs)
 }
 
 // counters are those of the data path.

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -190,7 +189,6 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 		}
 		return err
 	}
-	now := eventloop.Now()
 	c := codec{b: m.payload, fds: m.fds, reading: true}
 	for c.more() {
 		switch m.kind {
@@ -203,7 +201,7 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 		case flowsMsg:
 			t.flows = append(t.flows, udp.Frozen{})
 			f := &t.flows[len(t.flows)-1]
-			if c.flow(f); f.Listening >= len(t.setup.UDP) || f.Member >= len(t.setup.UDP[f.Listening].FDs) {
+			if c.flow(f); !t.setup.listensAt(f.Listening, f.Member) {
 				c.fail(errors.New("a flow of a frontend that is not listened for"))
 			}
 		case assocsMsg:
@@ -212,22 +210,22 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 			t.assocs = append(t.assocs, f)
 		case clientsMsg:
 			var a affinity
-			if c.affinity(&a, now); c.err == nil {
+			if c.affinity(&a); c.err == nil {
 				balancer.RememberClients(a.id, a.clients)
 			}
 		case conversationsMsg:
 			var one conversations
-			if c.conversations(&one, now); c.err == nil {
+			if c.conversations(&one); c.err == nil {
 				balancer.RememberConversations(one.id, one.all)
 			}
 		case ratesMsg:
 			var one rates
-			if c.rates(&one, now); c.err == nil {
+			if c.rates(&one); c.err == nil {
 				balancer.RememberClientRates(one.id, one.all)
 			}
 		case memoryMsg:
 			var one lb.Stats
-			if c.memory(&one, now); c.err == nil {
+			if c.memory(&one); c.err == nil {
 				balancer.Remember([]lb.Stats{one})
 			}
 		case timesMsg:

@@ -2,6 +2,7 @@ package kernelflows
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -54,7 +55,7 @@ type Flows struct {
 	counts counting
 	whys   whys
 
-	drained int64 // the last time by which what was drained until then was ended; of the goroutine of Run
+	drained int64 // deadlines until then were heeded, also by the process before; of the goroutine of Run
 }
 
 // here is what is needed of this node to read an entry.
@@ -65,7 +66,7 @@ type here struct {
 
 // New returns Flows, which log and count nothing that ends until Run.
 func New(c Config) *Flows {
-	f := &Flows{Config: c, changed: make(chan struct{}, 1)}
+	f := &Flows{Config: c, changed: make(chan struct{}, 1), drained: math.MinInt64}
 	f.counts.ended = make(Counts)
 	return f
 }
