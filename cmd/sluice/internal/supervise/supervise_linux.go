@@ -59,6 +59,7 @@ func Run(log *zap.Logger) error {
 	if err != nil {
 		return fmt.Errorf("start the process that serves: %w", err)
 	}
+	shrink()
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		_ = raw.Read(func(fd uintptr) bool { s.read(int(fd)); return false }) // until conn is closed
