@@ -7,12 +7,9 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
 )
 
-// Set by the linker (see Makefile).
-var (
-	version = "unknown"
-	commit  string
-)
+// Set by the linker (see Makefile). Empty: what Go has recorded counts.
+var version, commit string
 
 func main() {
-	os.Exit(command.Main(command.Build{Version: version, Commit: commit}, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(command.Main(command.Build{Version: version, Commit: commit}.Complete(), os.Args[1:], os.Stdout, os.Stderr))
 }

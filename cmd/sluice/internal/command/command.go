@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,12 +27,6 @@ var others = []cli.Command{
 	{Name: "upgrade", Short: "Make the running process hand over to a new one", Run: upgrade.Request},
 	{Name: "explain", Short: "Show which endpoint a client gets, and why", Run: explain.Run},
 	{Name: "wait", Short: "Wait to be stopped", Run: wait, Hidden: true},
-}
-
-// Build says what the program was built from.
-type Build struct {
-	Version string
-	Commit  string // empty: unknown
 }
 
 // Main is the program; it returns the exit code. What a person must correct goes to
@@ -89,7 +82,7 @@ func run(build Build, args []string, stdout, stderr io.Writer, up *upgrade.Upgra
 		fmt.Fprint(stdout, config.Usage())
 		return nil
 	case a.Version != "":
-		printVersion(stdout, build, a.Version)
+		build.print(stdout, a.Version)
 		return nil
 	case a.WriteConfigTo != "":
 		return cfg.Write()
@@ -150,14 +143,4 @@ func initHost(cfg *config.Config, log *zap.Logger) error {
 		return fmt.Errorf("--init-only: %w", err)
 	}
 	return nil
-}
-
-// printVersion prints the version, and how the program was built if raw is asked for.
-func printVersion(w io.Writer, build Build, form string) {
-	if form != "raw" {
-		fmt.Fprintf(w, "sluice %s\n", build.Version)
-		return
-	}
-	fmt.Fprintf(w, "version.Info{GitVersion:%q, GitCommit:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
-		build.Version, build.Commit, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 }
