@@ -19,10 +19,11 @@ import (
 )
 
 const (
-	turnEvery      = 100 * time.Millisecond
-	maxFlying      = 64  // checks in flight
-	maxOfAService  = 16  // of these, of one Service
-	maxOfNamespace = 32  // and of the Services of one namespace
+	// turnEvery is how often checks begin. A check keeps its slot until the turn after its end, so the slots bound the
+	// rate of checks, too.
+	turnEvery      = 250 * time.Millisecond
+	maxSlots       = 256
+	leastSlots     = 8
 	maxReason      = 256 // bytes of why a check has failed
 	postponedAfter = time.Second
 )
@@ -39,14 +40,14 @@ type Checker struct {
 	lb      *lb.Balancer
 	results chan result
 	changed chan struct{} // has a value when there may be another table
-	flying  int           // in flight; of Run
 	running sync.WaitGroup
 	seed    maphash.Seed
 
 	table   *lb.Table
 	probes  map[string]*probe // by annotation; nil: it is bad
 	targets map[target]*state
-	busy    map[lb.Name]int // checks in flight of a Service, and by the namespace alone of all of its Services
+	turns   turns
+	ended   []*state // since the last turn
 
 	passed, failed, postponed atomic.Uint64
 }
@@ -60,12 +61,15 @@ type target struct {
 
 // state is what is known of a target.
 type state struct {
-	of     []endpoint // in the order of the table
-	due    time.Time
-	flying bool
-	row    int32 // checks in a row that have ended alike
-	passes bool  // they have passed
-	gone   bool  // it is no target any more
+	target
+	service *serviceTurn
+	of      []endpoint // in the order of the table
+	before  []endpoint // of, of the table before
+	due     time.Time
+	flying  bool
+	row     int32 // checks in a row that have ended alike
+	passes  bool  // they have passed
+	gone    bool  // it is no target any more
 }
 
 // endpoint is one of a service port.
@@ -76,15 +80,18 @@ type endpoint struct {
 
 // result is what has come of a check.
 type result struct {
-	target target
-	state  *state
-	err    error
+	state *state
+	err   error
 }
 
-// New returns a Checker.
-func New(b *lb.Balancer) *Checker {
-	return &Checker{lb: b, results: make(chan result, maxFlying), changed: make(chan struct{}, 1),
-		seed: maphash.MakeSeed(), targets: make(map[target]*state), busy: make(map[lb.Name]int)}
+// New returns a Checker, beside so many file descriptors of the data path (0: not known).
+func New(b *lb.Balancer, descriptors int64) *Checker {
+	slots := int64(maxSlots)
+	if descriptors > 0 {
+		slots = max(leastSlots, min(maxSlots, descriptors/32)) // a part of the reserve, which is an eighth
+	}
+	return &Checker{lb: b, results: make(chan result, slots), changed: make(chan struct{}, 1),
+		seed: maphash.MakeSeed(), targets: make(map[target]*state), turns: newTurns(slots)}
 }
 
 // Stats may be called from anywhere.
@@ -110,7 +117,7 @@ func (c *Checker) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case r := <-c.results:
-			c.end(r)
+			c.end(r, time.Now())
 		case <-c.changed:
 			if stopped {
 				turn.Reset(turnEvery)
@@ -121,7 +128,11 @@ func (c *Checker) Run(ctx context.Context) {
 				c.table = table
 				c.follow(now)
 			}
-			c.begin(ctx, now)
+			for _, s := range c.ended {
+				c.turns.release(s)
+			}
+			c.ended = c.ended[:0]
+			c.turns.begin(now, func(s *state) { c.start(ctx, s, now) })
 			if stopped = len(c.targets) == 0; stopped {
 				turn.Stop()
 			}
@@ -133,6 +144,7 @@ func (c *Checker) Run(ctx context.Context) {
 func (c *Checker) follow(now time.Time) {
 	probes, had, first := c.probes, c.targets, c.probes == nil
 	c.probes, c.targets = make(map[string]*probe), make(map[target]*state)
+	c.turns.reset()
 	for i := range c.table.Len() {
 		s := c.table.At(i)
 		text := s.Requests().ReadinessProbe
@@ -153,17 +165,17 @@ func (c *Checker) follow(now time.Time) {
 		c.unfail()
 	}
 	for t, was := range had {
-		was.gone = true
-		stay := make(map[endpoint]bool)
-		if is := c.targets[t]; is != nil {
-			if slices.Equal(is.of, was.of) {
-				continue
-			}
-			for _, e := range is.of {
-				stay[e] = true
-			}
+		if c.targets[t] == nil {
+			was.gone, was.before, was.of = true, was.of, nil
 		}
+		if slices.Equal(was.of, was.before) {
+			continue
+		}
+		stay := make(map[endpoint]bool)
 		for _, e := range was.of {
+			stay[e] = true
+		}
+		for _, e := range was.before {
 			if !stay[e] {
 				c.lb.Checked(e.id, e.addr, nil, eventloop.Now())
 			}
@@ -217,63 +229,36 @@ func (p *probe) at(s *lb.Service, addr netip.AddrPort) place {
 
 // add makes an endpoint one of a target's.
 func (c *Checker) add(t target, e endpoint, had map[target]*state, now time.Time) {
-	is := c.targets[t]
-	if is == nil {
-		is = &state{passes: true}
-		if was := had[t]; was != nil {
-			is.due, is.row, is.passes, is.flying = was.due, was.row, was.passes, was.flying
+	s := c.targets[t]
+	if s == nil {
+		if s = had[t]; s != nil {
+			s.before, s.of = s.of, nil
 		} else {
 			spread := time.Duration(maphash.Comparable(c.seed, t) % uint64(t.probe.period))
-			is.due = now.Add(t.probe.delay + spread)
+			s = &state{target: t, passes: true, due: now.Add(t.probe.delay + spread)}
 		}
-		c.targets[t] = is
+		s.service = c.turns.service(t.service)
+		c.targets[t] = s
+		if !s.flying {
+			c.turns.wait(s)
+		}
 	}
-	is.of = append(is.of, e)
+	s.of = append(s.of, e)
 }
-
-// begin begins the checks that are due, as far as there is room: that of each Service which has waited for longest,
-// then the second one of each.
-func (c *Checker) begin(ctx context.Context, now time.Time) {
-	if c.flying >= maxFlying {
-		return
-	}
-	var due []target
-	for t, s := range c.targets {
-		if !s.flying && !s.due.After(now) {
-			due = append(due, t)
-		}
-	}
-	slices.SortFunc(due, func(a, b target) int { return c.targets[a].due.Compare(c.targets[b].due) })
-	turns, had := make(map[target]int), make(map[lb.Name]int)
-	for _, t := range due {
-		turns[t] = had[t.service]
-		had[t.service]++
-	}
-	slices.SortStableFunc(due, func(a, b target) int { return turns[a] - turns[b] })
-	for _, t := range due {
-		if c.flying < maxFlying && c.busy[t.service] < maxOfAService && c.busy[t.namespace()] < maxOfNamespace {
-			c.start(ctx, t, now)
-		}
-	}
-}
-
-// namespace returns what the Services of the namespace are counted by.
-func (t *target) namespace() lb.Name { return lb.Name{Namespace: t.service.Namespace} }
 
 // start starts a check.
-func (c *Checker) start(ctx context.Context, t target, now time.Time) {
-	s := c.targets[t]
+func (c *Checker) start(ctx context.Context, s *state, now time.Time) {
 	if now.Sub(s.due) > postponedAfter {
 		c.postponed.Add(1)
 	}
-	s.flying, s.due = true, now.Add(t.probe.period)
-	c.flying++
-	c.busy[t.service]++
-	c.busy[t.namespace()]++
+	if s.flying = true; now.Sub(s.due) > turnEvery {
+		s.due = now // else two checks would be closer than a period
+	}
+	s.due = s.due.Add(s.probe.period)
 	c.running.Go(func() {
-		within, cancel := context.WithTimeout(ctx, t.probe.timeout)
+		within, cancel := context.WithTimeout(ctx, s.probe.timeout)
 		defer cancel()
-		c.results <- result{t, s, short(t.probe.once(within, t.place))} // there is room for all in flight
+		c.results <- result{s, short(s.probe.once(within, s.place))} // there is room for all in flight
 	})
 }
 
@@ -295,20 +280,17 @@ func short(err error) error {
 var errTimeout = errors.New("no answer in time")
 
 // end notes what has come of a check.
-func (c *Checker) end(r result) {
-	c.flying--
-	for _, name := range []lb.Name{r.target.service, r.target.namespace()} {
-		if c.busy[name]--; c.busy[name] == 0 {
-			delete(c.busy, name)
-		}
-	}
+func (c *Checker) end(r result, now time.Time) {
 	s := r.state
-	if s.gone { // a new table has come meanwhile
-		if s = c.targets[r.target]; s == nil {
-			return
-		}
-	}
+	c.ended = append(c.ended, s)
 	s.flying = false
+	if s.gone {
+		return
+	}
+	if s.due.Before(now) {
+		s.due = now // it has taken longer than its period
+	}
+	c.turns.wait(s)
 	switch {
 	case session.Shortage(r.err): // of this host
 		return
@@ -321,7 +303,7 @@ func (c *Checker) end(r result) {
 	if s.row++; passes != s.passes {
 		s.row, s.passes = 1, passes
 	}
-	if p := r.target.probe; passes && s.row < p.successes || !passes && s.row < p.failures {
+	if passes && s.row < s.probe.successes || !passes && s.row < s.probe.failures {
 		return
 	}
 	for _, e := range s.of {

@@ -22,7 +22,7 @@ const patience = 20 * time.Second
 func start(t *testing.T) (*lb.Balancer, *Checker, <-chan lb.Ejection) {
 	events := make(chan lb.Ejection, 100)
 	b := &lb.Balancer{Outlier: lb.DefaultOutlier, OnEjection: func(e lb.Ejection) { events <- e }}
-	c := New(b)
+	c := New(b, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })

@@ -222,7 +222,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	d.data.lb.OnNeed = d.reports.need
-	d.checks = checks.New(d.data.lb)
+	d.checks = checks.New(d.data.lb, d.data.budget.Limit)
 	d.kernel = kernelflows.New(kernelflows.Config{LB: d.data.lb, Choice: d.agent.Choice, Now: eventloop.Now,
 		Uses:  func(p agent.Path) bool { return d.agent.Status().Paths[p] > 0 },
 		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Log: d.Log,

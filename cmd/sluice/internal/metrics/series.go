@@ -404,6 +404,6 @@ func (s scrape) checks(n checks.Stats) {
 		"the annotation sluice.io/readiness-probe, counted once per Service port.", float64(n.Failing))
 	s.counters("sluice_endpoint_checks_total", "Active checks of endpoints, by result.",
 		"result", []reading{{"passed", n.Passed}, {"failed", n.Failed}})
-	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since 64, or 16 "+
-		"of a Service, were in flight.", n.Postponed)
+	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since "+
+		"their namespace had its share of the checks in flight.", n.Postponed)
 }
