@@ -30,6 +30,7 @@ type Outlier struct {
 	ConsecutiveFailures int   // failures in a row that eject; less than 2 are 2, as others must have answered meanwhile
 	BaseEjectionTime    int64 // of the first ejection
 	MaxEjectionTime     int64 // the longest; BaseEjectionTime if that is more
+	MaxEjectionJitter   int64 // what an ejection is longer by, at most
 	Interval            int64 // time without an ejection that takes one off those in a row
 	MaxEjectionPercent  int   // of the eligible backends of a service, of which one stays in any case
 	PanicThreshold      int   // percent of a ring that must not be ejected for ejections to count; 0: one backend
@@ -118,6 +119,9 @@ func (b *Balancer) eject(k *backend, now int64) {
 		h.times++
 	}
 	time := min(h.times*o.BaseEjectionTime, longest)
+	if o.MaxEjectionJitter > 0 {
+		time += int64(mix(k.order^uint64(now)) % uint64(o.MaxEjectionJitter))
+	}
 	h.at, h.until, h.trial = now, now+time, now+time/trialShare
 	if h.kind != connecting {
 		h.trial = h.until // it accepts all the while, so that a trial shows nothing

@@ -122,7 +122,7 @@ func TestAutoReasons(t *testing.T) {
 		{lb.TCP, lb.Policies{}, lb.Policies{}, all, "nftables, cost: auto: it has all that is requested, and none costs less"},
 		{lb.TCP, lb.Policies{Scheduler: "lc"}, lb.Policies{}, all,
 			"queue, policy: auto: the cheapest that has scheduler (annotation sluice.io/scheduler)"},
-		{lb.TCP, lb.Policies{}, lb.Policies{Hold: 1e9}, all, "queue, policy: auto: the cheapest that has hold (--default-policy hold=VALUE)"},
+		{lb.TCP, lb.Policies{}, lb.Policies{Hold: 1e9}, all, "queue, policy: auto: the cheapest that has hold (--hold)"},
 		{lb.TCP, lb.Policies{Hold: -1}, lb.Policies{Hold: 1e9}, all, "nftables, cost: auto: it has"},
 		{lb.TCP, lb.Policies{Scheduler: "lc", IdleTimeout: 1e9}, lb.Policies{}, all,
 			"userspace, policy: auto: the cheapest that has idle-timeout (annotation sluice.io/idle-timeout)"},

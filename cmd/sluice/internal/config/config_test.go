@@ -169,14 +169,12 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Document.IPVS.Scheduler == "mh,mh-port" }},
 		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.Kernel.MinSyncPeriod == 0 && c.Node.Name == "node-1.example" }},
 		{"", func(c Config) bool { return c.DataPath.Policies == lb.Policies{} }},
-		{"--default-policy=scheduler=mh,mh-port --default-policy slow-start=30s", func(c Config) bool {
+		{"--scheduler=mh,mh-port --slow-start=30s", func(c Config) bool {
 			return c.DataPath.Policies == lb.Policies{Scheduler: "mh,mh-port", SlowStart: 30e9}
 		}},
-		{"--default-policy=outlier-ejection=true", func(c Config) bool {
-			return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.On}
-		}},
-		{"--default-policy outlier-ejection=false --default-policy transparent=true", func(c Config) bool {
-			return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.Off, Transparent: lb.On}
+		{"--outlier-ejection", func(c Config) bool { return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.On} }},
+		{"--outlier-ejection=false", func(c Config) bool {
+			return c.DataPath.Policies == lb.Policies{} && !c.DataPath.Outlier.Enabled
 		}},
 		{"--auto-stabilization=1m", func(c Config) bool { return c.DataPath.Stabilization == time.Minute }},
 		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
@@ -246,15 +244,12 @@ func TestMistakes(t *testing.T) {
 		{"--metrics-service-families some", `--metrics-service-families "some" is unknown: give basic or all`},
 		{"--outlier-consecutive-failures 1", "--outlier-consecutive-failures 1: give 2 to 1000"},
 		{"--outlier-base-ejection-time 1ms", "--outlier-base-ejection-time 1ms: give 100ms to 1h, like 30s"},
+		{"--outlier-interval=-1s", "--outlier-interval"},
 		{"--outlier-max-ejection-percent 101", "--outlier-max-ejection-percent 101: give 0 to 100"},
 		{"--outlier-failure-percentage 101", "--outlier-failure-percentage"},
-		{"--default-policy scheduler=sed", `scheduler: "sed" is no algorithm of user space: use one of rr, lc, `},
-		{"--default-policy slow-start=2h", "slow-start: give a duration up to 1h, or 0 for none"},
-		{"--default-policy slow-start", "give KEY=VALUE, like scheduler=lc"},
-		{"--default-policy schedular=lc", `there is no policy "schedular": did you mean scheduler?`},
-		{"--default-policy udp-idle-timeout=5s", "give --udp-timeout"},
-		{"--default-policy data-path=auto", "give --proxy-mode"},
-		{"--default-policy proxy-protocol=v2", "give the annotation sluice.io/proxy-protocol"},
+		{"--outlier-request-volume 0", "--outlier-request-volume"},
+		{"--scheduler=sed", `--scheduler "sed" is no algorithm of user space: use one of rr, lc, `},
+		{"--slow-start 2h", "give a duration up to 1h, or 0 for none"},
 		{"--busy-poll 11ms", "--busy-poll 11ms: give 0 to 10ms"},
 		{"--busy-poll 1500ns", "whole microseconds"},
 		{"--sctp-engine tcp", "give auto, socket or packet"},

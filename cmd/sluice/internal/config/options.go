@@ -168,24 +168,35 @@ func (s *settings) dataPathGroups() []group {
 func (s *settings) balancingGroups() []group {
 	o := &s.DataPath.Outlier
 	return []group{
-		{"Policies of Services", []option{
-			{"default-policy", "", defaultPolicy{&s.DataPath.Policies}, "policy `KEY=VALUE` of all Services that do " +
-				"not request another by the annotation sluice.io/KEY, like scheduler=lc or hold=30s; may be repeated"},
-		}},
+		{"Policies of Services, in user space", s.policyOptions()},
 		{"Outlier ejection, in user space", []option{
+			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
+				"others of the Service answer, until a trial connection succeeds; the annotation " +
+				"sluice.io/outlier-ejection of a Service, true or false, takes precedence"},
 			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures, "`NUMBER` of failures in a row that eject " +
 				"an endpoint: dials refused, timed out or unreachable, or connections reset before the first byte; 2 " +
 				"or more"},
 			{"outlier-base-ejection-time", "", (*time.Duration)(&o.BaseEjectionTime), "`DURATION` of an ejection, " +
 				"times those in a row; TCP endpoints are tried every second after a thirtieth of it and return as " +
 				"soon as they accept, others return when it is over"},
+			{"outlier-max-ejection-time", "", (*time.Duration)(&o.MaxEjectionTime),
+				"longest `DURATION` of an ejection"},
+			{"outlier-max-ejection-jitter", "", (*time.Duration)(&o.MaxEjectionJitter),
+				"`DURATION` of which a random part makes an ejection longer"},
+			{"outlier-interval", "", (*time.Duration)(&o.Interval),
+				"`DURATION` without an ejection that takes one off those in a row; what a client can bring about, a " +
+					"reset or silence, counts once in it for each client address"},
 			{"outlier-max-ejection-percent", "", &o.MaxEjectionPercent,
 				"`PERCENT` of the endpoints of a Service that may be ejected, 0 to 100, but never the last"},
 			{"outlier-panic-threshold", "", &o.PanicThreshold, "`PERCENT` of the endpoints that a client may get, 0 " +
 				"to 100, below which ejections are ignored; 0: if all are ejected"},
-			{"outlier-failure-percentage", "", &o.FailurePercentage, "`PERCENT` of the connections of 10 s whose " +
-				"failure ejects an endpoint, 0 to 100, where 5 endpoints of the Service have had 50 connections each; " +
-				"0: only failures in a row do"},
+			{"outlier-failure-percentage", "", &o.FailurePercentage, "`PERCENT` of the connections of an " +
+				"--outlier-interval whose failure ejects an endpoint, 0 to 100; 0: only failures in a row do"},
+			{"outlier-minimum-hosts", "", &o.FailureMinimumHosts, "`NUMBER` of endpoints of a Service that must " +
+				"have had --outlier-request-volume connections in the interval for " +
+				"--outlier-failure-percentage to count"},
+			{"outlier-request-volume", "", &o.FailureRequestVolume,
+				"`NUMBER` of connections: see --outlier-minimum-hosts"},
 		}},
 	}
 }
@@ -242,7 +253,7 @@ func (s *settings) kernelGroups() []group {
 				"set nf_conntrack_tcp_be_liberal: TCP packets outside the window are not invalid"},
 			{"conntrack-accounting", "", &s.Kernel.Conntrack.Accounting,
 				"set nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets and bytes of what it " +
-					"forwards, and notes when it began and ended, for the access log, sluice connections and what " +
+					"forwards, and notes when it began and ended, for --access-log, sluice connections and what " +
 					"sluice services counts; false leaves both as they are"},
 		}},
 	}
@@ -281,7 +292,7 @@ func (s *settings) otherGroups() []group {
 		}},
 		{"Log", []option{
 			{"access-log-file", "", &s.AccessLog.File, "`FILE` of the access log, - for standard output: a line for " +
-				"each connection and flow that the policy access-log selects; a " +
+				"each connection and flow that --access-log, or the annotation sluice.io/access-log, has logged; a " +
 				"file that was renamed is opened anew"},
 			{"access-log-format", "", &s.AccessLog.Format, "`FORMAT` of the access log: json, or tcplog, HAProxy's"},
 			{"access-log-sample", "", &s.AccessLog.Sample, "where all are logged, log one of `NUMBER` connections " +

@@ -1,42 +1,43 @@
 package config
 
 import (
-	"fmt"
-	"strings"
-
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// defaultPolicy is the value of --default-policy: what holds for Services that do not request otherwise. It is a
-// pflag.Value, and each use of the flag adds one policy.
-type defaultPolicy struct{ all *lb.Policies }
+// policyFlag is a policy for all Services that do not request another. It is a pflag.Value.
+type policyFlag struct {
+	policy *policies.Policy
+	all    *lb.Policies
+}
 
-// Set takes an empty value, as "$VAR" leaves it, for none.
-func (d defaultPolicy) Set(value string) error {
+// Set takes an empty value, as "$VAR" leaves it, for the default.
+func (f policyFlag) Set(value string) error {
 	if value == "" {
 		return nil
 	}
-	word, value, ok := strings.Cut(value, "=")
-	if !ok {
-		return fmt.Errorf("give KEY=VALUE, like scheduler=lc")
-	}
-	return policies.SetDefault(d.all, strings.TrimSpace(word), value)
+	return f.policy.Set(f.all, value)
 }
 
-// Type is how errors and reference pages name the value.
-func (d defaultPolicy) Type() string { return "KEY=VALUE" }
+func (f policyFlag) Type() string { return f.policy.Type() }
 
-// String lists what is given.
-func (d defaultPolicy) String() string {
-	if d.all == nil { // pflag asks a zero value
+func (f policyFlag) String() string {
+	if f.policy == nil { // pflag asks a zero value
 		return ""
 	}
-	var given []string
+	if given := f.policy.Get(f.all); given != "" {
+		return given
+	}
+	return f.policy.Default
+}
+
+// policyOptions returns the flags that come from the table of policies.
+func (s *settings) policyOptions() (out []option) {
 	for _, p := range policies.All() {
-		if value := p.Get(d.all); value != "" {
-			given = append(given, p.Word+"="+value)
+		if p.Flag != "" && !p.OwnFlag {
+			out = append(out, option{p.Flag, p.Field, policyFlag{p, &s.DataPath.Policies},
+				p.Means + "; the annotation " + p.Annotation() + " of a Service takes precedence"})
 		}
 	}
-	return strings.Join(given, " ")
+	return out
 }

@@ -16,6 +16,7 @@ type kind interface {
 	set(p *lb.Policies, value string) error
 	get(p *lb.Policies) string
 	values() string
+	name() string // of the type of a flag
 }
 
 // duration is one of least to most; 0, where there is off, is none.
@@ -212,3 +213,10 @@ func (drain) get(p *lb.Policies) string {
 }
 
 func (drain) values() string { return "drain, reset, or drain: and a duration up to " + round(month) }
+
+func (drain) name() string    { return "string" }
+func (duration) name() string { return "duration" }
+func (count) name() string    { return "int" }
+func (toggle) name() string   { return "bool" }
+func (word) name() string     { return "string" }
+func (text) name() string     { return "string" }

@@ -48,9 +48,9 @@ func TestPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(intro, "'", "`"))
 	for _, p := range All() {
-		flag := p.ForAll()
-		if flag != "" {
-			flag = "`" + flag + "`"
+		flag := ""
+		if p.Flag != "" {
+			flag = "`--" + p.Flag + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Annotation(), p.Values(), p.Default, flag, p.Kernel,
 			strings.ReplaceAll(p.Means, "`", ""))
@@ -101,8 +101,8 @@ func TestTable(t *testing.T) {
 	fields := make(map[string]string)
 	for _, p := range All() {
 		sample, ok := samples[p.Word]
-		if !ok || p.Means == "" || Find(p.Word) != p {
-			t.Errorf("%s: no sample or meaning, or there are two: %+v", p.Word, p)
+		if !ok || p.Means == "" || p.OwnFlag && p.Flag == "" || Find(p.Word) != p {
+			t.Errorf("%s: no sample, meaning or flag, or there are two: %+v", p.Word, p)
 			continue
 		}
 		var of lb.Policies

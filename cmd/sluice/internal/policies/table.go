@@ -27,14 +27,14 @@ var (
 // table is what there is. A policy is a field of lb.Policies and a row here.
 var table = []*Policy{
 	{
-		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode",
+		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode", Field: "mode", OwnFlag: true,
 		Means:  "`PATH` that forwards the Service, or auto: the cheapest one that has all that it requests",
 		Kernel: "all",
 		kind:   word{func(p *lb.Policies) *string { return &p.DataPath }, paths},
 		lacks:  has,
 	},
 	{
-		Word: "scheduler", Default: "rr",
+		Word: "scheduler", Default: "rr", Flag: "scheduler",
 		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of " +
 			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port " +
 			"after a comma for the client's port to count",
@@ -44,7 +44,7 @@ var table = []*Policy{
 		lacks: lacksScheduler,
 	},
 	{
-		Word: "slow-start", Default: "0s",
+		Word: "slow-start", Default: "0s", Flag: "slow-start",
 		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, " +
 			"from a tenth on; 0: none",
 		Kernel:  "queue",
@@ -52,14 +52,14 @@ var table = []*Policy{
 		without: []string{"0s"}, lacks: chosen,
 	},
 	{
-		Word: "outlier-ejection", Default: "true",
+		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
 		Means:   "whether endpoints that fail in a row get no new connections for a time",
 		Kernel:  "queue",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.OutlierEjection }},
 		without: []string{"false"}, lacks: chosen,
 	},
 	{
-		Word: readinessProbe, Own: true, Kernel: "all",
+		Word: readinessProbe, Kernel: "all",
 		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet, " +
 			"grpc, dns: {name: cluster.local} or udp: {send: ping, expect: pong}",
 		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
@@ -74,7 +74,7 @@ var table = []*Policy{
 		lacks: chosen,
 	},
 	{
-		Word: "hold", Keeps: true, Default: "0s",
+		Word: "hold", Keeps: true, Default: "0s", Flag: "hold",
 		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
 			"refused; one that leaves, or ends its stream, gives its place back",
 		Kernel:  "queue",
@@ -82,14 +82,14 @@ var table = []*Policy{
 		without: []string{"0s"}, lacks: chosen,
 	},
 	{
-		Word: "hold-connections", With: "hold", Default: "1024",
+		Word: "hold-connections", With: "hold", Default: "1024", Flag: "hold-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
 			"are refused",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false}, lacks: chosen,
 	},
 	{
-		Word: endpointLimit, Of: streams, Keeps: true, Default: "0",
+		Word: endpointLimit, Of: streams, Keeps: true, Default: "0", Flag: "max-endpoint-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from " +
 			"this node; clients beyond get another endpoint, also with affinity, or wait in a queue if none has " +
 			"room; 0: no limit",
@@ -99,6 +99,7 @@ var table = []*Policy{
 	},
 	{
 		Word: "max-pending-connections", Of: streams, With: endpointLimit, Default: "1024",
+		Flag: "max-pending-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, " +
 			"first served, since every endpoint that they have not failed at has as many connections as it may; " +
 			"further ones are reset; 0: none waits",
@@ -106,7 +107,7 @@ var table = []*Policy{
 		kind:   count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true}, lacks: chosen,
 	},
 	{
-		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s",
+		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s", Flag: "queue-timeout",
 		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, " +
 			"gives its place back (ending the stream does not on systems other than Linux)",
 		Kernel: "queue",
@@ -114,7 +115,7 @@ var table = []*Policy{
 		lacks:  chosen,
 	},
 	{
-		Word: "max-connections", Of: streams, Keeps: true, Default: "0",
+		Word: "max-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
 			"those that wait included; further ones are reset; 0: no limit",
 		Kernel:  "queue",
@@ -122,7 +123,7 @@ var table = []*Policy{
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
-		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0",
+		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that one client address has to a port of a Service on this " +
 			"node; further ones are reset; 0: no limit. Connections from before there was a limit do not count",
 		Kernel:  "queue",
@@ -130,7 +131,7 @@ var table = []*Policy{
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
-		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0",
+		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
 		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address opens to a port of a " +
 			"Service on this node, and as many at once after a second without; further ones are reset; 0: no limit",
 		Kernel:  "queue",
@@ -146,7 +147,7 @@ var table = []*Policy{
 		without: []string{"false"}, lacks: has, misses: missesTransparent,
 	},
 	{
-		Word: "proxy-protocol", Own: true, Default: "none", Binds: true,
+		Word: "proxy-protocol", Default: "none", Binds: true,
 		Means: "`VERSION` of the PROXY protocol by which endpoints hear who the client is and what it has asked: a " +
 			"header before the first byte of each connection, or v2 before each datagram of UDP. It keeps the " +
 			"Service in user space; SCTP has none",
@@ -154,7 +155,7 @@ var table = []*Policy{
 		misses: missesProxy,
 	},
 	{
-		Word: "access-log", Default: "off", Kernel: "what conntrack knows",
+		Word: "access-log", Default: "off", Flag: "access-log", Kernel: "what conntrack knows",
 		Means: "`WHICH` connections, associations and flows are logged when they end: off, errors (those that have " +
 			"not ended as they should), or all; see --access-log-file, and --conntrack-accounting for what the " +
 			"kernel forwards",
@@ -163,7 +164,7 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "drain", Of: streams, Keeps: true, Default: "drain",
+		Word: "drain", Of: streams, Keeps: true, Default: "drain", Flag: "drain",
 		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or " +
 			"terminating and not serving any more: they stay (drain), are reset (reset), or are reset after a time " +
 			"(drain:30s); UDP flows always get another endpoint. An endpoint counts as gone after half a second, or " +
@@ -173,7 +174,7 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "connect-timeout", Of: streams, Keeps: true, Default: "250ms",
+		Word: "connect-timeout", Of: streams, Keeps: true, Default: "250ms", Flag: "connect-timeout",
 		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next " +
 			"attempt has twice as long, up to a minute",
 		Kernel: "queue",
@@ -181,7 +182,7 @@ var table = []*Policy{
 			false}, lacks: chosen,
 	},
 	{
-		Word: "connect-attempts", Of: streams, Keeps: true, Default: "4",
+		Word: "connect-attempts", Of: streams, Keeps: true, Default: "4", Flag: "connect-attempts",
 		Means:  "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
@@ -195,7 +196,7 @@ var table = []*Policy{
 		without: []string{"false"}, lacks: chosen,
 	},
 	{
-		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s",
+		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "idle-timeout",
 		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at " +
 			"most an eighth later; 0: never",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
@@ -203,13 +204,13 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "udp-idle-timeout", Of: datagrams, Keeps: true, Flag: "udp-timeout",
-		Default: "30s, and 120s after more than one exchange",
-		Means:   "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
-		kind:    duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
+		Word: "udp-idle-timeout", Of: datagrams, Keeps: true, Flag: "udp-timeout", OwnFlag: true,
+		Field: "udpIdleTimeout", Default: "30s, and 120s after more than one exchange",
+		Means: "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
+		kind:  duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
 	},
 	{
-		Word: "max-connection-duration", Of: streams, Keeps: true, Default: "0s",
+		Word: "max-connection-duration", Of: streams, Keeps: true, Default: "0s", Flag: "max-connection-duration",
 		Means: "longest `DURATION` of a connection of TCP or SCTP, which is reset then; 0: none",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
 			true},
@@ -218,13 +219,14 @@ var table = []*Policy{
 	},
 	{
 		Word: "max-connection-duration-jitter", Of: streams, With: "max-connection-duration", Default: "0",
+		Flag: "max-connection-duration-jitter",
 		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, " +
 			"so that clients do not all come back at once",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
 		without: []string{"0"},
 	},
 	{
-		Word: "client-half-close-timeout", Of: streams, Keeps: true, Default: "0s",
+		Word: "client-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "client-half-close-timeout",
 		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: " +
 			"never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
@@ -233,7 +235,7 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "server-half-close-timeout", Of: streams, Keeps: true, Default: "0s",
+		Word: "server-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "server-half-close-timeout",
 		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; " +
 			"0: never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
@@ -242,7 +244,7 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-idle", Of: tcpOnly, Keeps: true, Default: "15s",
+		Word: "tcp-keepalive-idle", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-idle",
 		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a " +
 			"connection; connections younger than a second get no probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
@@ -250,21 +252,21 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-interval", Of: tcpOnly, Keeps: true, Default: "15s",
+		Word: "tcp-keepalive-interval", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-interval",
 		Means: "`DURATION` in whole seconds between two keep-alive probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
 			false},
 		misses: missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-probes", Of: tcpOnly, Keeps: true,
+		Word: "tcp-keepalive-probes", Of: tcpOnly, Keeps: true, Flag: "tcp-keepalive-probes",
 		Default: "that of net.ipv4.tcp_keepalive_probes",
 		Means:   "`NUMBER` of keep-alive probes without an answer that end a connection",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
 		misses:  missesLoops,
 	},
 	{
-		Word: "tcp-user-timeout", Of: tcpOnly, Keeps: true, Default: "0s",
+		Word: "tcp-user-timeout", Of: tcpOnly, Keeps: true, Default: "0s", Flag: "tcp-user-timeout",
 		Means: "`DURATION` that bytes may be without an acknowledgement before the connection is reset " +
 			"(TCP_USER_TIMEOUT); 0: that of the kernel",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
