@@ -109,7 +109,8 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: attacks peers systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp \
+.PHONY: attacks conformance rollouts peers systems help deps bench-deps build image image-iptables demo soak bench \
+	bench-quick bench-sctp \
 	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-beside test-packages \
 	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race race-packages \
 	race-program fuzz models lint cross verify \
@@ -141,6 +142,14 @@ soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and prin
 	if [ -w $(BACKLOG) ]; then trap "echo $$(cat $(BACKLOG)) > $(BACKLOG)" EXIT; echo 100000 > $(BACKLOG); fi; \
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak \
 		-soak $(SOAK) -table $(CURDIR)/bin/soak.md
+
+conformance: ## run Kubernetes' own tests on a cluster in this machine, MODE=nftables, FOCUS='a pattern'
+	@.ci/deps image iptables conformance
+	deploy/conformance/conformance $(or $(MODE),userspace)
+
+rollouts: ## count what clients lose while backends, nodes and Sluice roll, in MODE="userspace nftables kube-proxy"
+	@.ci/deps image iptables conformance
+	deploy/conformance/rollouts $(or $(MODE),userspace nftables kube-proxy)
 
 attacks: deps build ## run the attacks and cases, about 25 minutes; ONLY="hijack loops": some of them
 	cmd/sluice/internal/e2e/attacks/run bin/sluice $(ONLY)

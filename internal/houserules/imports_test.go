@@ -134,6 +134,10 @@ var layers = []layer{
 		why:    "tests of every package use it, so it can use none of them",
 	},
 	{
+		dir: "deploy/conformance", never: outside,
+		why: "its programs see Sluice as any client of a cluster does",
+	},
+	{
 		dir: "bench", ours: []string{"bench/testbed", "lb", "kernelmodes", "internal/mmsg"}, never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/HdrHistogram/hdrhistogram-go"}),
 		why:    "load and demonstrations use the program as an operator does, from outside",
