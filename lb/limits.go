@@ -154,7 +154,7 @@ func (c *clients) part(key *affinity.Key) *clientPart {
 // admit has a connection of a client count, if the client is known or can be, and it is within its limits.
 func (c *clients) admit(of netip.Addr, p *Policies, now int64) (counting, error) {
 	const second = int64(1e9)
-	key := affinity.KeyOf(of)
+	key := affinity.KeyOf(HostOf(of))
 	part := c.part(&key)
 	part.mu.Lock()
 	defer part.mu.Unlock()
@@ -178,7 +178,7 @@ func (c *clients) admit(of netip.Addr, p *Policies, now int64) (counting, error)
 }
 
 func (c *clients) readmit(of netip.Addr) counting {
-	key := affinity.KeyOf(of)
+	key := affinity.KeyOf(HostOf(of))
 	part := c.part(&key)
 	part.mu.Lock()
 	defer part.mu.Unlock()
@@ -192,7 +192,7 @@ func (c *clients) readmit(of netip.Addr) counting {
 }
 
 func (c *clients) end(of netip.Addr) {
-	key := affinity.KeyOf(of)
+	key := affinity.KeyOf(HostOf(of))
 	part := c.part(&key)
 	part.mu.Lock()
 	defer part.mu.Unlock()
@@ -262,7 +262,7 @@ func (c *clients) rates(to []ClientRate, now int64) []ClientRate {
 }
 
 func (c *clients) rest(r *ClientRate) {
-	key := affinity.KeyOf(r.Addr)
+	key := affinity.KeyOf(HostOf(r.Addr))
 	part := c.part(&key)
 	part.mu.Lock()
 	defer part.mu.Unlock()

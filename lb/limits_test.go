@@ -75,6 +75,34 @@ func TestForbiddenTakeNothing(t *testing.T) {
 	}
 }
 
+// TestClientsOfOneIPv6Host: a host of IPv6 has a /64 of addresses, and the limits of one client. Affinity is by address.
+func TestClientsOfOneIPv6Host(t *testing.T) {
+	at := func(i int) netip.Addr {
+		return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 8: byte(i), 15: byte(i)}).WithZone("eth0")
+	}
+	other := netip.MustParseAddr("2001:0:0:1::")
+	for p, want := range map[Policies]error{{MaxClientConnections: 2}: ErrClientLimit, {MaxClientConnectionRate: 2}: ErrClientRate} {
+		b := requesting(t, &p)
+		a, err := admit(b, at(0), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Readmit(a.Service(), at(1))
+		b.RememberClientRates(a.Service(), []ClientRate{{at(1), 1e9}})
+		if _, err := admit(b, at(2), 0); !errors.Is(err, want) {
+			t.Errorf("%+v: the third address of a host: %v, want %v", p, err, want)
+		}
+		if _, err := admit(b, other, 0); err != nil {
+			t.Errorf("%+v: another host: %v", p, err)
+		}
+		if a.End(at(0)); p.MaxClientConnections > 0 {
+			if _, err := admit(b, at(3), 0); err != nil {
+				t.Errorf("%+v: after an end: %v", p, err)
+			}
+		}
+	}
+}
+
 func TestMaxClientConnections(t *testing.T) {
 	b := requesting(t, &Policies{MaxClientConnections: 2})
 	var all []Admission

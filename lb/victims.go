@@ -19,7 +19,7 @@ const manyVictims = 4
 // victims are the clients that had the last failures of a run.
 type victims struct {
 	mu      sync.Mutex // held for some ns, where a backend fails
-	clients [manyVictims]netip.Prefix
+	clients [manyVictims]netip.Addr
 	last    [manyVictims]int64 // when each was believed
 	next    int
 }
@@ -28,14 +28,14 @@ type victims struct {
 func (v *victims) forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.clients = [manyVictims]netip.Prefix{}
+	v.clients = [manyVictims]netip.Addr{}
 }
 
 // believe reports whether a failure of a client counts, and remembers it then.
 func (v *victims) believe(client netip.Addr, now, interval int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	who := hostOf(client)
+	who := HostOf(client)
 	at := slices.Index(v.clients[:], who)
 	if at >= 0 && now-v.last[at] < interval {
 		return false
@@ -48,12 +48,13 @@ func (v *victims) believe(client netip.Addr, now, interval int64) bool {
 	return true
 }
 
-// hostOf returns the addresses that one host can have: with IPv6 it has a /64 to choose from (RFC 4291, 2.5.1).
-func hostOf(client netip.Addr) netip.Prefix {
-	bits := 32
-	if client = plain(client); client.Is6() {
-		bits = 64
+// HostOf returns the first of the addresses that the host of a client can have: with IPv6 it has a /64 to choose from
+// (RFC 4291, 2.5.1). Limits and shares of a client count by it.
+func HostOf(client netip.Addr) netip.Addr {
+	if client = plain(client); !client.Is6() {
+		return client
 	}
+	const bits = 64
 	p, _ := client.Prefix(bits)
-	return p
+	return p.Addr()
 }

@@ -138,7 +138,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		return nil, err
 	}
 	service := c.Service().Service()
-	sh.makeRoom(c.Service(), key.client.Addr(), now)
+	sh.makeRoom(c.Service(), lb.HostOf(key.client.Addr()), now)
 	if !sh.server.Descriptors.Take(1) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor

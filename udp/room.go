@@ -21,7 +21,7 @@ const (
 // a new client needs a place until it is known (segmented LRU: Karedla, Love and Wherry, IEEE Computer 27(3), 1994).
 const newcomers = 8
 
-// holder is what a Service or a client address has in one shard. A nil holder has nothing.
+// holder is what a Service or a client's host has in one shard. A nil holder has nothing.
 type holder[K comparable] struct {
 	key   K
 	flows [standings]order // the most recently active first
@@ -141,8 +141,8 @@ func (sh *shard) free() int64 {
 	return min(int64(sh.places-sh.ages.len), sh.server.Descriptors.Free())
 }
 
-// makeRoom evicts a flow if the Service or the client has its share, or if the shard is full.
-func (sh *shard) makeRoom(id lb.ID, client netip.Addr, now int64) {
+// makeRoom evicts a flow if the Service or the client's host has its share, or if the shard is full.
+func (sh *shard) makeRoom(id lb.ID, host netip.Addr, now int64) {
 	shares, service := &sh.server.Shares, id.Service()
 	switch free := sh.free(); {
 	case free < 0: // one goes for this flow, and one for those that are too many
@@ -154,7 +154,7 @@ func (sh *shard) makeRoom(id lb.ID, client netip.Addr, now int64) {
 		sh.server.LB.ExceedsShare(id, 1)
 		sh.evict(sh.victim(service), &sh.count.EvictedService, now)
 	}
-	own := sh.clients.all[client]
+	own := sh.clients.all[host]
 	if free := sh.free(); free > 0 && !shares.Client.Allows(own.total(), 1, free) {
 		sh.evict(sh.clients.victim(own), &sh.count.EvictedClient, now)
 	}
@@ -197,7 +197,7 @@ func (sh *shard) evict(f *flow, reason *atomic.Uint64, now int64) bool {
 func (f *flow) join(service lb.Name) {
 	sh := f.ln.shard
 	f.service = sh.services.add(service, f)
-	f.source = sh.clients.add(f.key.client.Addr(), f)
+	f.source = sh.clients.add(lb.HostOf(f.key.client.Addr()), f)
 }
 
 // quit takes the flow from its holders.

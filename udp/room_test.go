@@ -339,3 +339,18 @@ func checkHolders[K comparable](t *testing.T, hs *holders[K], want map[K][standi
 		}
 	}
 }
+
+// TestClientShareOfIPv6: the sources that one host of IPv6 can have, a /64, have the share of one client.
+func TestClientShareOfIPv6(t *testing.T) {
+	r := newRoom(t, 1, func(s *Server) { s.Shares = shares.Shares{Service: 100, Client: 50} })
+	at := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0x20, 14: byte(i >> 8), 15: byte(i)}), 4000)
+	}
+	for i := range 600 {
+		r.ask(0, at(i), true)
+	}
+	if n, evicted := r.has(0), r.count.EvictedClient.Load(); n != 500 || evicted != 100 {
+		t.Errorf("one /64 has %d flows of 1,000, and %d were evicted, want 500 and 100", n, evicted)
+	}
+	r.check()
+}

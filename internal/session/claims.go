@@ -123,13 +123,22 @@ func (cs *Claims) Adopt(id lb.ID, client netip.Addr) (c Claim) {
 
 // open claims a connection. id is not used without an admission.
 func (cs *Claims) open(id *lb.ID, admission lb.Admission, client netip.Addr) (c Claim) {
-	c.client = cs.clients.find(client)
+	c.client = cs.client(client)
 	if admission != (lb.Admission{}) {
 		c.account = cs.account(id, admission)
 		c.account.conns++
 	}
 	c.add(1, 0)
 	return c
+}
+
+// client returns the tenant of a client address. Addresses of one IPv6 host have one share.
+func (cs *Claims) client(addr netip.Addr) *tenant[netip.Addr] {
+	t := cs.clients.find(addr)
+	if host := lb.HostOf(addr); t.host == nil && host.Is6() && host != addr {
+		t.host = cs.clients.find(host)
+	}
+	return t
 }
 
 // account returns that of an admission, which is made if need be.
@@ -187,7 +196,8 @@ type tenants[K comparable] struct {
 type tenant[K comparable] struct {
 	key          K
 	conns, dials int64
-	queue        int // of its dials in the rota, counted from 1; 0: none is ready
+	host         *tenant[K] // has the same share, and counts what this one has, too; nil: none
+	queue        int        // of its dials in the rota, counted from 1; 0: none is ready
 }
 
 // add changes what a tenant has. nil has nothing.
@@ -195,6 +205,7 @@ func (t *tenant[K]) add(conns, dials int64) {
 	if t != nil {
 		t.conns += conns
 		t.dials += dials
+		t.host.add(conns, dials)
 	}
 }
 
@@ -219,12 +230,16 @@ func (ts *tenants[K]) find(key K) *tenant[K] {
 func (ts *tenants[K]) leave(t *tenant[K]) {
 	if t != nil && t.conns == 0 {
 		delete(ts.by, t.key)
+		ts.leave(t.host)
 		keep(&ts.free, t)
 	}
 }
 
 // over returns the counter of what t has more than its share of, with one dial more. nil: neither.
 func (ts *tenants[K]) over(t *tenant[K], free Room, conns, dials *atomic.Uint64) *atomic.Uint64 {
+	if t.host != nil {
+		t = t.host
+	}
 	switch {
 	case !ts.share.Allows(t.conns, 0, free.Conns):
 		return conns

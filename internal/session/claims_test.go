@@ -113,6 +113,29 @@ func TestClientShare(t *testing.T) {
 	}
 }
 
+// TestClientShareOfIPv6: the addresses of a /64 have the share of one client, and each connection keeps its own address.
+func TestClientShareOfIPv6(t *testing.T) {
+	var n Counters
+	cs := NewClaims(shares.Shares{Service: 100, Client: 75}, services(t, nil), 0)
+	at := func(i int) netip.Addr { return netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 14: byte(i >> 8), 15: byte(i)}) }
+	all := fill(t, &cs, web, 200, at, &n)
+	if len(all) != 150 || n.ClientConns.Load() != 1 {
+		t.Errorf("%d of 200 for one /64 of a share of 75 %%, %d refused", len(all), n.ClientConns.Load())
+	}
+	if _, ok := cs.Admit(asked[web], netip.MustParseAddr("2000:0:0:2::"), Room{Conns: 50, Dials: 9}, &n); !ok {
+		t.Error("another /64 finds no room")
+	}
+	for i, c := range all {
+		if c.Client() != at(i) {
+			t.Fatalf("client %v, want %v", c.Client(), at(i))
+		}
+		cs.End(c)
+	}
+	if len(cs.clients.by) != 1 {
+		t.Errorf("%d clients are remembered, want the one with a connection", len(cs.clients.by)-1)
+	}
+}
+
 // Dials have a share of their own, which a dial that is over gives back.
 func TestDialShare(t *testing.T) {
 	var n Counters

@@ -137,7 +137,7 @@ func (s *settings) dataPathGroups() []group {
 			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight " +
 				"and the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
 				"get equal parts, and a part stays free; 100: no bound"},
-			{"max-client-share", "", &u.MaxClientShare, "the same `PERCENT` for one client address"},
+			{"max-client-share", "", &u.MaxClientShare, "the same `PERCENT` for one client address, of IPv6 one /64"},
 			{"loops", "", &u.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
 			{"busy-poll", "", &u.BusyPoll, "busy polling of network cards before an idle loop sleeps, a `DURATION` " +
 				"in whole microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},

@@ -124,16 +124,18 @@ var table = []*Policy{
 	},
 	{
 		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connections",
-		Means: "`NUMBER` of connections of TCP or SCTP that one client address has to a port of a Service on this " +
-			"node; further ones are reset; 0: no limit. Connections from before there was a limit do not count",
+		Means: "`NUMBER` of connections of TCP or SCTP that one client address, of IPv6 one /64, has to a port of " +
+			"a Service on this node; further ones are reset; 0: no limit. Connections from before there was a limit " +
+			"do not count",
 		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnections }, 1, maxLimit, true},
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
-		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address opens to a port of a " +
-			"Service on this node, and as many at once after a second without; further ones are reset; 0: no limit",
+		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address, of IPv6 one /64, opens " +
+			"to a port of a Service on this node, and as many at once after a second without; further ones are reset; " +
+			"0: no limit",
 		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
 		without: []string{"0"}, lacks: chosen, misses: missesLimit,

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // clientShare is how much of the connections one client may have: strangers who hold all that they can get leave as
@@ -111,10 +112,10 @@ func (l *boundListener) Accept() (net.Conn, error) {
 	return b, nil
 }
 
-// clientOf returns the address of a client; all that have none are one.
+// clientOf returns the host of a client, by which it counts; all that have no address are one.
 func clientOf(c net.Conn) netip.Addr {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
+		return lb.HostOf(a.AddrPort().Addr())
 	}
 	return netip.Addr{}
 }
