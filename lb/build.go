@@ -12,8 +12,8 @@ type builder struct {
 	Table
 	own private
 
-	// redo are the slots of services that may get or lose an address because of others.
-	redo []int32
+	prior     *Table                // its owners keep what they have
+	disturbed map[Frontend]struct{} // that may have another owner: those who lost them are to be asked again
 
 	// touched are the hosts of the addresses that have come or gone since the table that this one is
 	// made from, the unspecified one of node ports included; more than fewTouched of them are not all.
@@ -29,7 +29,7 @@ func (b *builder) touch(f *Frontend) {
 
 // shared begins a table with the services of t in their slots, which are not to be written to.
 func (t *Table) shared() *builder {
-	return &builder{Table: Table{
+	return &builder{prior: t, Table: Table{
 		slots: slices.Clip(t.slots), places: slices.Clip(t.places), free: slices.Clip(t.free),
 		records: t.records, index: t.index,
 	}}
@@ -57,7 +57,7 @@ func (b *builder) update(services []*Service) (changed []int32) {
 		if old.given == s {
 			continue
 		}
-		if old.refused != nil || !sameAddresses(old.is.Addresses, s.Addresses) {
+		if old.refused != nil || !sameClaims(old.is, s) {
 			b.release(slot)
 		}
 		changed = append(changed, int32(i))
@@ -69,7 +69,7 @@ func (b *builder) update(services []*Service) (changed []int32) {
 // those that are not what they were.
 func (b *builder) arrange(t *Table, services []*Service, d *Delta) (changed []int32) {
 	seen := make([]bool, len(t.places)) // by slot
-	guess, stay, last, ordered := 0, 0, -1, true
+	guess, stay := 0, 0
 	for i, s := range services {
 		b.slots[i] = -1
 		from := guess // nearly always
@@ -78,14 +78,13 @@ func (b *builder) arrange(t *Table, services []*Service, d *Delta) (changed []in
 		}
 		if from >= 0 && !seen[t.slots[from]] {
 			guess = from + 1
-			ordered, last = ordered && from > last, from
 			slot := t.slots[from]
 			seen[slot] = true
 			stay++
 			b.slots[i], b.places[slot] = slot, int32(i)
 			if old := t.records.at(slot); old.given == s {
 				continue
-			} else if old.refused != nil || !sameAddresses(old.is.Addresses, s.Addresses) {
+			} else if old.refused != nil || !sameClaims(old.is, s) {
 				b.release(slot)
 			}
 		}
@@ -94,20 +93,17 @@ func (b *builder) arrange(t *Table, services []*Service, d *Delta) (changed []in
 	if stay < len(t.slots) {
 		for _, slot := range t.slots {
 			if !seen[slot] {
-				d.remove(t.at(slot))
+				d.remove(t.records.at(slot))
 				b.remove(slot)
 			}
 		}
-	}
-	if !ordered {
-		b.contestAgain()
 	}
 	return changed
 }
 
 // copyFor begins a table with the index of t, for n services that are to be filled in.
 func (t *Table) copyFor(n int) *builder {
-	return &builder{Table: Table{
+	return &builder{prior: t, Table: Table{
 		slots: make([]int32, n), places: slices.Clone(t.places), free: slices.Clone(t.free),
 		records: t.records, index: t.index,
 	}}
@@ -121,7 +117,10 @@ func (t *Table) Beside(leaving []*Service) *Table {
 	b.node = t.node
 	copy(b.slots, t.slots)
 	var slots []int32
-	for _, left := range leaving { // what is refused of it has another owner since
+	for _, left := range leaving {
+		if left = t.Lost(left); left == nil {
+			continue // another service has it all since
+		}
 		s, known := left, (*Service)(nil)
 		at := len(b.slots)
 		if slot, ok := b.index.slot(left.ID); ok {
@@ -139,31 +138,6 @@ func (t *Table) Beside(leaving []*Service) *Table {
 	}
 	b.markLoops(t, b.settle(t, slots))
 	return &b.Table
-}
-
-// settle has all addresses be where they belong, after the services in these slots were put there. It returns
-// these slots and those of others that may have changed, each once.
-func (b *builder) settle(t *Table, slots []int32) []int32 {
-	done := make(map[int32]bool)
-	for len(b.redo) > 0 { // each of them concerns only services after it
-		slot := b.redo[0]
-		if b.redo = b.redo[1:]; b.places[slot] < 0 {
-			continue
-		}
-		given := b.records.at(slot).given
-		was, _ := t.Service(given.ID)
-		b.release(slot)
-		_ = b.put(int(b.places[slot]), given, nil, was) // it is in the table
-		if !done[slot] {
-			done[slot] = true
-			slots = append(slots, slot)
-		}
-	}
-	if len(done) > 0 {
-		slices.Sort(slots)
-		slots = slices.Compact(slots)
-	}
-	return slots
 }
 
 // compact takes out the positions of services that are refused whole.
@@ -196,7 +170,7 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 		refused = append(refused, fmt.Errorf("refuse %v of service %s %s: %w", part, s.Protocol, s.ID, err))
 	}
 	is := *s
-	if indexed != nil && sameAddresses(indexed.Addresses, s.Addresses) {
+	if indexed != nil && sameClaims(indexed, s) {
 		is.Addresses = indexed.Addresses
 	} else {
 		is.Addresses = filter(s.Addresses, sameAddress, func(kept []Address, a Address) (Address, error) {
@@ -209,13 +183,16 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 			case a.Kind > LoadBalancerIP:
 				err = fmt.Errorf("invalid kind %d", a.Kind)
 			case err == nil:
-				err = b.claim(Frontend{s.Protocol, a.Addr}, owner{slot, int32(len(kept)), true, a.ruled()})
+				err = b.claim(s, &a, owner{slot: slot, address: int32(len(kept)), owned: true, ruled: a.ruled()}, kept)
 			}
-			if err != nil {
+			if _, taken := err.(*takenError); taken {
+				refused = append(refused, err)
+			} else if err != nil {
 				refuse("address "+a.Addr.String(), err)
 			}
 			return a, err
 		})
+		b.claimCheck(s, slot)
 	}
 	if known != nil && sameBackends(known.Backends, s.Backends) {
 		is.Backends = known.Backends
@@ -288,31 +265,6 @@ func (b *builder) takeSlot(id ID, i int) int32 {
 	return slot
 }
 
-// claim makes by the owner of f.
-func (b *builder) claim(f Frontend, by owner) error {
-	everywhere := f.Addr.Addr().IsUnspecified()
-	first, ok := b.index.own(&f)
-	if everywhere {
-		first, ok = b.index.find(&f)
-	}
-	switch {
-	case ok && first.slot == by.slot:
-		return errors.New("listed twice")
-	case ok && b.places[first.slot] < b.places[by.slot]:
-		b.contest(f, by.slot)
-		return fmt.Errorf("owned by service %s", b.at(first.slot).ID)
-	case ok:
-		b.redo = append(append(b.redo, first.slot), b.index.losers[f]...)
-	}
-	b.touch(&f)
-	if everywhere {
-		*b.port(&f) = by
-	} else {
-		b.frontends(&f)[f] = by
-	}
-	return nil
-}
-
 // remove takes a service out of the index.
 func (b *builder) remove(slot int32) {
 	b.release(slot)
@@ -321,39 +273,4 @@ func (b *builder) remove(slot int32) {
 	b.places[slot] = -1
 	*b.records.edit(&b.own.records, slot) = record{}
 	b.free = append(b.free, slot)
-}
-
-// release takes the addresses of a service out of the index, for others that list them.
-func (b *builder) release(slot int32) {
-	r := b.records.at(slot)
-	for i := range r.is.Addresses {
-		f := Frontend{r.is.Protocol, r.is.Addresses[i].Addr}
-		everywhere := f.Addr.Addr().IsUnspecified()
-		at, _ := b.index.own(&f)
-		if everywhere {
-			at, _ = b.index.find(&f)
-		}
-		if at.slot != slot || !at.owned {
-			continue
-		}
-		b.touch(&f)
-		if everywhere {
-			*b.port(&f) = owner{}
-		} else {
-			delete(b.frontends(&f), f)
-		}
-		b.redo = append(b.redo, b.index.losers[f]...)
-	}
-	if r.refused != nil {
-		for i := range r.given.Addresses {
-			b.yield(Frontend{r.given.Protocol, unmap(r.given.Addresses[i].Addr)}, slot)
-		}
-	}
-}
-
-// contestAgain has all services that lost an address ask for it again: another order of services may be other winners.
-func (b *builder) contestAgain() {
-	for _, slots := range b.index.losers {
-		b.redo = append(b.redo, slots...)
-	}
 }

@@ -1,5 +1,7 @@
 package lb
 
+import "slices"
+
 // Delta says how a Table differs from the one that it was made from. The services are those of
 // the tables and must not be changed.
 type Delta struct {
@@ -10,6 +12,9 @@ type Delta struct {
 	Added   []*Service
 	Removed []*Service // as they were; none if Whole
 	Changed []Change   // none if Whole
+
+	// Losers are the services with addresses that other services own, as far as that has changed; all of them if Whole.
+	Losers []Loser
 }
 
 // Change is one service, known by its ID, that is not what it was.
@@ -29,8 +34,20 @@ func (d *Delta) note(was, is *Service) {
 }
 
 // remove adds a service that is gone.
-func (d *Delta) remove(was *Service) {
-	if !d.Whole {
-		d.Removed = append(d.Removed, was)
+func (d *Delta) remove(was *record) {
+	d.Removed = append(d.Removed, was.is)
+	if was.taken() != nil {
+		d.Losers = append(d.Losers, Loser{Service: was.is.ID})
+	}
+}
+
+// lost adds what other services own of one service, if t says something else.
+func (d *Delta) lost(t *Table, is *record) {
+	var was []Taken
+	if slot, ok := t.index.slot(is.is.ID); ok && !d.Whole {
+		was = t.records.at(slot).taken()
+	}
+	if now := is.taken(); !slices.Equal(now, was) {
+		d.Losers = append(d.Losers, Loser{is.is.ID, now})
 	}
 }

@@ -12,7 +12,8 @@ type index struct {
 	exact [shards]map[Frontend]owner
 	ids   [shards]map[ID]int32 // slots
 
-	// losers are the slots of services that list a frontend which one before them has.
+	// losers are the slots of services that list a frontend and do not have it, or may lose it to who has the port
+	// everywhere.
 	losers map[Frontend][]int32
 
 	// ports are the frontends with the unspecified address, by port.
@@ -32,6 +33,7 @@ type owner struct {
 	slot    int32 // of the service
 	address int32 // position in the Addresses of that
 	owned   bool  // false: by no service
+	check   bool  // the service only answers health checks there
 	ruled   bool  // it matters who asks; if not, Pick need not look at the Address
 }
 
@@ -119,8 +121,11 @@ func (b *builder) idsLike(id *ID) map[ID]int32 {
 	return ownMap(&b.index.ids, &b.own.ids, id.shard())
 }
 
-// contest notes that the service of a slot lists f, which one before it has.
+// contest notes that the service of a slot is to be asked again when f has another owner.
 func (b *builder) contest(f Frontend, slot int32) {
+	if slices.Contains(b.index.losers[f], slot) {
+		return
+	}
 	b.ownLosers()[f] = append(slices.Clone(b.index.losers[f]), slot)
 }
 

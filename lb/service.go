@@ -191,6 +191,13 @@ type Service struct {
 	// affinity. Kubernetes allows 1 s to 86,400 s and defaults to 10,800 s.
 	AffinityTimeout int64
 
+	// Created is its age: of two services that list an address of one kind, the lower number owns it.
+	Created int64
+
+	// CheckPort is the TCP port at which this node answers health checks of the Service; 0: it answers none. No
+	// external or load-balancer IP of another Service takes it at an address of the node.
+	CheckPort uint16
+
 	// Policies are what its annotations request; nil: nothing. Services share them.
 	Policies *Policies
 
@@ -203,7 +210,8 @@ type Service struct {
 // looked into.
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
-		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && s.Masquerade == t.Masquerade &&
+		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.Created == t.Created &&
+		s.CheckPort == t.CheckPort && s.samePolicies(t) && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

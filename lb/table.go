@@ -30,8 +30,10 @@ type Table struct {
 //     service before it has
 //   - an address or backend that is missing, multicast, of the wrong family for
 //     ID.IPv6, or whose port is 0
-//   - an address with an IPv6 zone or an invalid kind, listed twice, or owned by a
-//     service before this one
+//   - an address with an IPv6 zone or an invalid kind, or listed twice
+//   - an address that another service owns: the kind decides (cluster IP, node port, load-balancer IP, external IP),
+//     then who has it in the table before, then age (Service.Created), then who is before the other. An address of
+//     the node with the node port or the CheckPort of another service counts as that.
 //   - a backend with the unspecified address, or listed twice: the first stays
 //   - a negative AffinityTimeout, which then counts as none
 //
@@ -53,26 +55,49 @@ func NewTable(services []*Service, node Node) (*Table, error) {
 // that t was made from, by its pointer, costs a comparison, unless one that changes has or had an address that both
 // list. The error names only what is refused of services that are looked at.
 func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
+	of := newNode(node)
+	if t.node.addresses == nil || !t.node.equal(&of) {
+		return t.Anew(services, node)
+	}
 	b, same := t.shared(), t.sameOrder(services)
 	if !same {
 		b = t.copyFor(len(services))
 	}
-	b.node = newNode(node)
-	d := Delta{Whole: b.anew(t)}
+	b.node = of
+	var d Delta
 	var changed []int32 // positions in services
 	if same {
 		changed = b.update(services)
 	} else {
 		changed = b.arrange(t, services, &d)
 	}
+	refused := b.fill(t, services, changed, &d)
+	return &b.Table, d, refused
+}
+
+// Anew is Next as if nothing were in t already, but who owns an address in t keeps it.
+func (t *Table) Anew(services []*Service, node Node) (*Table, Delta, error) {
+	b := new(Table).copyFor(len(services))
+	b.prior, b.node = t, newNode(node)
+	changed := make([]int32, len(services))
+	for i := range services {
+		b.slots[i], changed[i] = -1, int32(i)
+	}
+	d := Delta{Whole: true}
+	refused := b.fill(t, services, changed, &d)
+	return &b.Table, d, refused
+}
+
+// fill puts the services at these positions into the table, which differ from those of t, and completes d. The error
+// is what it refuses of them.
+func (b *builder) fill(t *Table, services []*Service, changed []int32, d *Delta) error {
 	var slots []int32
 	var refused []refusal
 	for _, i := range changed { // now that what they may claim is free
-		var was, indexed *Service
-		if slot := b.slots[i]; slot >= 0 {
-			if was = t.at(slot); t.records.at(slot).refused == nil {
-				indexed = was
-			}
+		was, _ := t.Service(services[i].ID)
+		var indexed *Service
+		if slot := b.slots[i]; slot >= 0 && t.records.at(slot).refused == nil {
+			indexed = was
 		}
 		if err := b.put(int(i), services[i], indexed, was); err != nil {
 			refused = append(refused, refusal{i, []error{err}})
@@ -82,9 +107,11 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	}
 	slots = b.settle(t, slots)
 	for _, slot := range slots {
-		if r := b.records.at(slot); r.refused != nil {
+		r := b.records.at(slot)
+		if r.refused != nil {
 			refused = append(refused, refusal{b.places[slot], r.refused})
 		}
+		d.lost(t, r)
 	}
 	b.compact()
 	if d.Whole {
@@ -92,13 +119,11 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	}
 	for _, slot := range b.markLoops(t, slots) {
 		is := b.at(slot)
-		d.note(t.before(slot, is), is)
+		was, _ := t.Service(is.ID)
+		d.note(was, is)
 	}
-	return &b.Table, d, join(refused)
+	return join(refused)
 }
-
-// anew reports whether nothing of an earlier table counts.
-func (t *Table) anew(was *Table) bool { return was.node.addresses == nil || !t.node.equal(&was.node) }
 
 // refusal is what is refused of the service at a position.
 type refusal struct {

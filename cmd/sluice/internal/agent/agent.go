@@ -136,11 +136,12 @@ type Agent struct {
 	transparent map[lb.ID]bool                 // service ports whose endpoints are to see clients' own addresses
 	opaque      [2]bool                        // by family: that does not work, and is reported
 	loops       map[lb.ID]Loop                 // those that are reported: once
-	own         map[lb.Name]netip.Addr         // addresses of the node that Services have, and that are reported
-	applying    Changes                        // those that Apply is bringing to the data path
-	damaged     bool                           // another program has changed our rules, and they are not repaired yet
-	offload     [2]bool                        // by family: this process ends (Offload)
-	looks       looks                          // because of Suspect
+	losers      losers
+	own         map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
+	applying    Changes                // those that Apply is bringing to the data path
+	damaged     bool                   // another program has changed our rules, and they are not repaired yet
+	offload     [2]bool                // by family: this process ends (Offload)
+	looks       looks                  // because of Suspect
 	drains      drains
 	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
 }

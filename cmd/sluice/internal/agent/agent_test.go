@@ -295,7 +295,7 @@ func TestRandomChanges(t *testing.T) {
 		} else if k.calls = nil; err != nil {
 			continue
 		}
-		table, _ := lb.NewTable(services, lb.Node{})
+		table := a.planner.table
 		nodePorts := 0
 		for _, s := range table.Services() {
 			for _, addr := range s.Addresses {

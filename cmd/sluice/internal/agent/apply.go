@@ -149,6 +149,7 @@ func (e *environment) served(services []*lb.Service) []*lb.Service {
 func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.Service, node lb.Node) error {
 	delta, refused := a.planner.next(services, node, env)
 	was := a.leaving
+	a.noteLosers(&delta)
 	if delta.Whole {
 		was = a.LB.Table().Services()
 		for _, e := range a.engines() {
@@ -344,6 +345,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
 	attempt.Shortages, a.sockets.shortages = a.sockets.shortages, nil
+	attempt.Losers, a.losers.news = a.losers.news, nil
 	if a.Observe != nil {
 		a.Observe(*attempt)
 	}

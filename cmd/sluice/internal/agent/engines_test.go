@@ -377,7 +377,7 @@ func TestEngineComesLater(t *testing.T) {
 }
 
 // TestKernelNodePorts: node ports are held on every path, at the addresses where
-// they are served, and exact addresses go before them.
+// they are served, and cluster IPs go before them.
 func TestKernelNodePorts(t *testing.T) {
 	a, k, ipt, _ := withEngines(t)
 	node := netip.MustParseAddr("192.0.2.10")
@@ -392,6 +392,12 @@ func TestKernelNodePorts(t *testing.T) {
 	}
 	exact := service(lb.TCP, "exact", 9, 1)
 	exact.Addresses = append(exact.Addresses, lb.Address{Kind: lb.ExternalIP, Addr: f.Addr})
+	mustApply(t, a, s, exact)
+	if !k.listens(f.Addr) || ipt.has[f] != s.ID {
+		t.Errorf("an external IP takes the node port of another Service: held %v, in iptables %v", k.open, ipt.has)
+	}
+	exact = service(lb.TCP, "exact", 9, 1)
+	exact.Addresses = append(exact.Addresses, lb.Address{Addr: f.Addr})
 	mustApply(t, a, s, exact)
 	if _, there := ipt.has[f]; there || k.listens(f.Addr) {
 		t.Errorf("a node port is served at another Service's address: held %v, in iptables %v", k.open, ipt.has)

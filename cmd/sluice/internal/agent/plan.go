@@ -222,7 +222,8 @@ type planner struct {
 	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
 	settling
 
-	table *lb.Table // what is requested
+	table *lb.Table // what is requested; nil: nothing is yet
+	prior *lb.Table // whose owners keep their addresses in the first table; nil: there is none
 	node  lb.Node
 	env   environment
 	ports map[lb.ID]*servicePort
@@ -234,10 +235,18 @@ type planner struct {
 
 // next makes the table of services, and notes what differs from the one before.
 func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (lb.Delta, error) {
-	if p.table == nil {
-		p.table = new(lb.Table)
+	var table *lb.Table
+	var delta lb.Delta
+	var err error
+	switch {
+	case p.table != nil:
+		table, delta, err = p.table.Next(services, node)
+	case p.prior != nil:
+		table, delta, err = p.prior.Anew(services, node)
+		p.prior = nil
+	default:
+		table, delta, err = new(lb.Table).Anew(services, node)
 	}
-	table, delta, err := p.table.Next(services, node)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ports == nil {

@@ -62,6 +62,7 @@ func (a *Agent) Adopt(s State) error {
 	a.local = local
 	table, _ := lb.NewTable(s.Services, a.environment().on(s.Node, local)) // its refusals have been reported before
 	a.LB.Update(table)
+	a.planner.prior = table
 	a.reported.table = table // in the order of IDs, but for what was leaving
 	if before := func(x, y *lb.Service) int { return x.ID.Compare(y.ID) }; !slices.IsSortedFunc(s.Services, before) {
 		a.reported.table, _ = lb.NewTable(slices.SortedFunc(slices.Values(s.Services), before), lb.Node{})

@@ -51,6 +51,7 @@ type Attempt struct {
 	Fallbacks []Fallback       // that have begun, changed or ended
 	Loops     []Loop           // that have begun, changed or ended
 	Policies  []PolicyFallback // that have begun, changed or ended
+	Losers    []lb.Loser       // Services with addresses of others: that have begun, changed or ended
 	Own       []OwnAddress     // Services that have an address of the node since this attempt
 }
 

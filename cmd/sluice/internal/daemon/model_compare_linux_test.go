@@ -57,7 +57,7 @@ func (r *modelRun) squatted(f lb.Frontend) bool {
 // compare compares everything with the model.
 func (r *modelRun) compare() {
 	local := r.localAddrs()
-	m := r.expect(local)
+	m := r.expect(local, r.nodePortAddrs())
 	k, err := readKernel(slices.Concat(local, endpointPool[0], endpointPool[1]))
 	check(r.t, err)
 	points := r.points(k)

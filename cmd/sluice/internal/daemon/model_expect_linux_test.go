@@ -50,7 +50,7 @@ type healthKey struct {
 }
 
 // expect makes the model of what is in force.
-func (w *world) expect(local []netip.Addr) *model {
+func (w *world) expect(local, nodePorts []netip.Addr) *model {
 	m := &model{local: local, owners: map[lb.Frontend]*mOwner{}, services: map[lb.ID][]mBackend{}, health: map[healthKey]int{}}
 	zone := ""
 	mSlices := map[int][]*mSlice{}
@@ -66,10 +66,7 @@ func (w *world) expect(local []netip.Addr) *model {
 			served = append(served, c)
 		}
 	}
-	// Of two Services with the same address the first one has it.
-	slices.SortFunc(served, func(a, b content) int {
-		return cmp.Or(cmp.Compare(a.service.namespace, b.service.namespace), cmp.Compare(a.service.name, b.service.name))
-	})
+	var claims []mClaim
 	for _, c := range served {
 		s := c.service.normal()
 		for _, ip := range s.clusterIPs {
@@ -83,19 +80,60 @@ func (w *world) expect(local []netip.Addr) *model {
 						localIPs[b.addr.Addr()] = true
 					}
 				}
-				m.add(s, p, ip, mOwner{id: id, backends: backends})
+				claims = append(claims, claimsOf(s, p, ip, mOwner{id: id, backends: backends})...)
 			}
 			if s.healthPort != 0 {
+				f := lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(unspecified(ip.Is6()), s.healthPort)}
+				claims = append(claims, mClaim{f: f, mOwner: mOwner{id: lb.ID{Namespace: s.namespace, Name: s.name}, kind: lb.NodePort}, check: true})
 				m.health[healthKey{ip.Is6(), s.healthPort, s.name}] = len(localIPs)
 			}
 		}
 	}
+	w.decide(m, claims, nodePorts)
 	return m
 }
 
-// add makes the addresses of one port of a Service in the family of a cluster IP
-// its own, those that have no owner yet.
-func (m *model) add(s mService, p mPort, clusterIP netip.Addr, o mOwner) {
+// mClaim is an address that a service port lists.
+type mClaim struct {
+	f lb.Frontend
+	mOwner
+	check bool // only health checks are answered there
+}
+
+// decide finds the owner of each address: by kind, then who has it, then age. A Service that has a port of the node
+// has it at the node's addresses, too.
+func (w *world) decide(m *model, claims []mClaim, nodePorts []netip.Addr) {
+	slices.SortStableFunc(claims, func(a, b mClaim) int {
+		order := []lb.Kind{lb.ClusterIP, lb.NodePort, lb.LoadBalancerIP, lb.ExternalIP}
+		had := func(c mClaim) int {
+			if name, ok := w.had[c.f]; ok && name == c.id.Service() {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(slices.Index(order, a.kind)-slices.Index(order, b.kind), had(a)-had(b),
+			w.came[a.id.Service()]-w.came[b.id.Service()], a.id.Compare(b.id))
+	})
+	has := map[lb.Frontend]lb.Name{}
+	for _, c := range claims {
+		ip := c.f.Addr.Addr()
+		port := lb.Frontend{Protocol: c.f.Protocol, Addr: netip.AddrPortFrom(unspecified(ip.Is6()), c.f.Addr.Port())}
+		if by, ok := has[port]; ok && by != c.id.Service() && slices.Contains(nodePorts, ip) && c.kind != lb.ClusterIP {
+			continue
+		}
+		if _, taken := has[c.f]; taken && m.owners[c.f] != nil || taken && has[c.f] != c.id.Service() {
+			continue
+		}
+		if has[c.f] = c.id.Service(); !c.check {
+			m.owners[c.f] = &c.mOwner
+			m.frontends++
+		}
+	}
+	w.had = has
+}
+
+// claimsOf returns the addresses of one port of a Service in the family of a cluster IP.
+func claimsOf(s mService, p mPort, clusterIP netip.Addr, o mOwner) (claims []mClaim) {
 	own := func(ip netip.Addr, port uint16, kind lb.Kind, local bool) {
 		o := o
 		o.addr, o.kind, o.local = netip.AddrPortFrom(ip, port), kind, local
@@ -103,19 +141,23 @@ func (m *model) add(s mService, p mPort, clusterIP netip.Addr, o mOwner) {
 			o.ranges = nil
 		}
 		f := lb.Frontend{Protocol: o.id.Protocol, Addr: o.addr}
-		if m.owners[f] == nil && ip.Is6() == o.id.IPv6 {
-			m.owners[f] = &o
-			m.frontends++
+		listed := slices.ContainsFunc(claims, func(c mClaim) bool { return c.f == f })
+		if !listed && ip.Is6() == o.id.IPv6 {
+			claims = append(claims, mClaim{f: f, mOwner: o})
 		}
 	}
 	own(clusterIP, p.number, lb.ClusterIP, s.internalLocal)
-	for _, ip := range s.externalIPs {
-		own(ip, p.number, lb.ExternalIP, s.externalLocal)
-	}
 	for _, in := range s.ingress {
 		if in.ip.Is6() == o.id.IPv6 && in.mode != "Proxy" && in.ip.IsValid() {
 			o.vips = append(o.vips, in.ip)
 		}
+	}
+	for _, ip := range s.externalIPs {
+		kind := lb.ExternalIP
+		if slices.Contains(o.vips, ip) {
+			kind = lb.LoadBalancerIP // without ranges
+		}
+		own(ip, p.number, kind, s.externalLocal)
 	}
 	for _, r := range s.ranges {
 		if r.Addr().Is6() == o.id.IPv6 {
@@ -128,6 +170,7 @@ func (m *model) add(s mService, p mPort, clusterIP netip.Addr, o mOwner) {
 	if p.nodePort != 0 {
 		own(unspecified(o.id.IPv6), p.nodePort, lb.NodePort, s.externalLocal)
 	}
+	return claims
 }
 
 // backendsOf returns the endpoints of a service port, in the order of addresses.

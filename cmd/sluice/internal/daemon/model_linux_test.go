@@ -321,6 +321,7 @@ func (r *modelRun) changeAround() {
 			r.did = append(r.did, "restarted the program")
 			check(r.t, r.d.close())
 			r.start()
+			r.restart(r.localAddrs(), r.nodePortAddrs())
 		}
 	case 1, 2, 3:
 		i := r.rng.IntN(len(nodeOwn))

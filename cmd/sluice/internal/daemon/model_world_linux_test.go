@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // The world is what the folder of manifests says, in the test's own words. It
@@ -94,6 +96,10 @@ type world struct {
 	written map[string]content // what is in the folder
 	inForce map[string]content // what counts of it: the last good state of each file
 	holders map[string]string  // claims to the files that have them in force
+
+	came  map[lb.Name]int         // which Service of the process it was
+	count int                     // of them
+	had   map[lb.Frontend]lb.Name // who had what a Service listed
 }
 
 func newWorld(seed, variant uint64) *world {
@@ -107,7 +113,7 @@ var (
 	externalPool = [2][]netip.Addr{ips("198.51.100.1 198.51.100.2 192.0.2.11 10.96.0.3"), ips("2001:db8:51::1 2001:db8:51::2 2001:db8:1::11 fd96::3")}
 	ingressPool  = [2][]netip.Addr{ips("203.0.113.1 198.51.100.1 192.0.2.11"), ips("2001:db8:113::1 2001:db8:51::1 2001:db8:1::11")}
 	endpointPool = [2][]netip.Addr{ips("10.244.9.1 10.244.9.2 10.244.9.3 10.244.9.4"), ips("fd01::1 fd01::2 fd01::3 fd01::4")}
-	portPool     = []uint16{53, 80, 30002} // the last is a node port, too
+	portPool     = []uint16{53, 80, 30002, 31001} // one is a node port, and one of health checks, too
 	nodePortPool = []uint16{30001, 30002, 30003, 30004, 30005, 30006}
 	healthPool   = []uint16{31001, 31002, 31003}
 	targetPool   = []uint16{7001, 7002}
@@ -406,6 +412,7 @@ func (w *world) settle() {
 		}
 		if len(lost) == 0 {
 			w.inForce, w.holders = trial, holders
+			w.number()
 			return
 		}
 		for name := range lost {
@@ -415,6 +422,30 @@ func (w *world) settle() {
 			}
 		}
 	}
+}
+
+// number gives Services their ages.
+func (w *world) number() {
+	was := w.came
+	w.came = map[lb.Name]int{}
+	for _, name := range slices.Sorted(maps.Keys(w.inForce)) {
+		s := w.inForce[name].service
+		if s == nil || s.proxy != "" {
+			continue
+		}
+		id := lb.Name{Namespace: s.namespace, Name: s.name}
+		if w.came[id] = was[id]; was[id] == 0 {
+			w.count++
+			w.came[id] = w.count
+		}
+	}
+}
+
+// restart makes another process begin with what is in force.
+func (w *world) restart(local, nodePorts []netip.Addr) {
+	w.came, w.had = nil, nil
+	w.number()
+	w.expect(local, nodePorts)
 }
 
 // claims names what no two files can both have.

@@ -76,6 +76,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, l := range a.Loops {
 			r.loop(l)
 		}
+		for _, l := range a.Losers {
+			r.loser(l)
+		}
 		for _, own := range a.Own {
 			r.recorder.Record(events.OwnAddress(own.Service, r.node, own.Kind, own.Addr))
 		}
@@ -135,6 +138,15 @@ func (r *reports) loop(l agent.Loop) {
 		return
 	}
 	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
+}
+
+// loser reports when other Services own addresses of a Service, and when that is over.
+func (r *reports) loser(l lb.Loser) {
+	if len(l.Taken) > 0 {
+		r.recorder.Record(events.AddressTaken(l, r.node))
+		return
+	}
+	r.recorder.Record(events.AddressTakenNoMore(l.Service, r.node))
 }
 
 // ejection reports that an endpoint is ejected, and that it has returned.

@@ -197,6 +197,24 @@ func OwnAddress(id lb.ID, node string, kind lb.Kind, addr netip.Addr) Event {
 			kind, addr, node)}
 }
 
+// AddressTaken says that another Service owns addresses that a Service lists.
+func AddressTaken(l lb.Loser, node string) Event {
+	t := l.Taken[0]
+	note := fmt.Sprintf("node %s does not serve %s %s as %s of %s: it is the %s of %s", node, l.Service.Protocol, t.Addr,
+		t.Kind, l.Service, t.As, t.Owner)
+	if more := len(l.Taken) - 1; more > 0 {
+		note += fmt.Sprintf("; nor %d others", more)
+	}
+	return Event{Namespace: l.Service.Namespace, Service: l.Service.Name, Warning: true,
+		Reason: "AddressTaken", Action: "ServeAddress", Note: note}
+}
+
+// AddressTakenNoMore says that this is over: the Service has its addresses, or no longer lists them.
+func AddressTakenNoMore(id lb.ID, node string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "AddressTakenNoMore", Action: "ServeAddress",
+		Note: fmt.Sprintf("no other Service owns an address of %s on node %s any more", id, node)}
+}
+
 // EndpointsLeftOut says that endpoints of a Service get no connections because of their
 // addresses.
 func EndpointsLeftOut(namespace, service, node, why string) Event {

@@ -140,7 +140,7 @@ func (c *converter) sortPorts() {
 func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	c.addresses = c.appendAddresses(c.addresses[:0], svc, clusterIP)
 	first := len(c.services)
-	affinity := affinityTimeout(svc)
+	affinity, created := affinityTimeout(svc), age(svc, c.came)
 	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
@@ -160,6 +160,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			Addresses:       c.atPort(svc, port),
 			Backends:        c.backendsOf(id),
 			AffinityTimeout: affinity,
+			Created:         created,
 			Policies:        c.policies,
 		}
 		c.services = append(c.services, s)

@@ -54,7 +54,7 @@ func TestAnnotations(t *testing.T) {
 		var k Converter
 		r := k.Convert(o.lists(), Options{})
 		if s := r.Services.AppendTo(nil)[0]; !s.Equal(&lb.Service{ID: s.ID, Addresses: s.Addresses, Backends: s.Backends,
-			Policies: c.want}) ||
+			Created: s.Created, Policies: c.want}) ||
 			(s.Policies == nil) != (c.want == nil) || r.Services.AppendTo(nil)[1].Policies != nil {
 			t.Errorf("%v: %+v, want %+v", c.annotations, s.Policies, c.want)
 		}

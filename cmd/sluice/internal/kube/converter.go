@@ -35,7 +35,8 @@ type Converter struct {
 	listed       bool // both have been made
 
 	dirty []*group
-	twice bool // two objects had one name
+	twice bool  // two objects had one name
+	came  int64 // Services so far
 
 	ignored int // annotations of all groups
 }
@@ -53,6 +54,7 @@ type group struct {
 	slices  []*discoveryv1.EndpointSlice
 	old     *corev1.Endpoints // used only while slices is empty
 	dirty   bool              // to be converted again
+	came    int64             // which Service of the Converter it was, counted from 1; 0: there is none
 	listed  bool              // in Converter.own
 
 	services     []*lb.Service
@@ -68,7 +70,8 @@ type group struct {
 // backends, so that its clients can be refused rather than left without an
 // answer. Its addresses stand in the order in which kube-proxy matches them:
 // cluster IP, external IPs, load-balancer IPs, node port; an IP that comes to a
-// Service in two ways is there once, as the first of them. A node port is the
+// Service in two ways is there once. As an external IP and a load-balancer IP it is a
+// load-balancer IP that is open to everybody. A node port is the
 // unspecified address; which addresses of the node it stands for is not decided
 // here. Backends are ordered by address and each address appears once.
 //
@@ -195,6 +198,10 @@ func (k *Converter) setService(svc, to *corev1.Service) {
 	g := k.group(objectKey{svc.Namespace, svc.Name})
 	k.twice = k.twice || to != nil && g.service != nil
 	g.service = to
+	if to != nil && g.came == 0 {
+		k.came++
+		g.came = k.came
+	}
 	k.touch(g)
 }
 
@@ -259,6 +266,8 @@ func (k *Converter) convert(r *Result) (same bool) {
 			}
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
+		default:
+			g.came = 0
 		}
 		k.ignored += len(g.ignored) - len(ignored)
 		same = same && len(g.services) == ports && !checked && g.healthChecks == nil

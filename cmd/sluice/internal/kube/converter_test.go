@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TestConverterIsConvert: whatever came before, and in whatever order the objects
@@ -59,6 +61,43 @@ func TestUnchangedStay(t *testing.T) {
 	}
 	if len(after) != len(before) || other != 1 {
 		t.Errorf("%d of %d services are not those of before, want 1", other, len(after))
+	}
+}
+
+// TestAge: a Service is as old as the API server says, and within a second its UID decides. Without a time it is older
+// than those with one, and as old as the others that came before it, however it is named; an edit changes nothing.
+func TestAge(t *testing.T) {
+	o := many(5, 1)
+	at := func(i int, seconds int64, uid string) {
+		o.Services[i].CreationTimestamp, o.Services[i].UID = metav1.Unix(seconds, 0), types.UID(uid)
+		o.Services[i] = TrimService(o.Services[i])
+	}
+	at(0, 200, "a")
+	at(1, 100, "b")
+	at(2, 100, "c")
+	o.Services[3], o.Services[4] = o.Services[4], o.Services[3]
+	var k Converter
+	ages := func() (out []int64) {
+		for _, s := range k.Convert(o.lists(), Options{}).Services.AppendTo(nil) {
+			out = append(out, s.Created)
+		}
+		return out
+	}
+	was := ages()
+	if was[0] < 200e9 || was[1] < 100e9 || was[1] >= 101e9 || was[2] < 100e9 || was[1] == was[2] || was[4] != 4 || was[3] != 5 {
+		t.Errorf("ages %v", was)
+	}
+	edited := *o.Services[4]
+	edited.Spec.ExternalIPs = []string{"192.0.2.1"}
+	o.Services = append(slices.Clone(o.Services[:4]), &edited)
+	if now := ages(); !slices.Equal(now, was) {
+		t.Errorf("an edit makes the ages %v of %v", now, was)
+	}
+	whole := o.Services
+	o.Services = whole[:4]
+	ages()
+	if o.Services = whole; ages()[3] != 6 {
+		t.Errorf("a Service that comes anew is as old as before: %v", ages())
 	}
 }
 

@@ -51,6 +51,9 @@ func (c *converter) checkHealth(svc *corev1.Service, ipv6 bool, services []*lb.S
 		!validPort(svc.Spec.HealthCheckNodePort) {
 		return
 	}
+	if len(services) > 0 {
+		services[0].CheckPort = uint16(svc.Spec.HealthCheckNodePort)
+	}
 	var local []LocalEndpoint
 	for i := range services {
 		for _, b := range services[i].Backends {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"hash/crc32"
 	"net/netip"
 	"slices"
 	"time"
@@ -47,14 +48,15 @@ func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clust
 	}
 	policy := spec.InternalTrafficPolicy
 	add(clusterIP, lb.ClusterIP, policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal, nil)
-	local := externalLocal(svc)
+	local, ips := externalLocal(svc), loadBalancerIPs(svc)
 	for _, text := range spec.ExternalIPs {
-		if ip, ok := parseAddr(text); ok {
+		if ip, ok := parseAddr(text); ok && slices.Contains(ips, ip) {
+			add(ip, lb.LoadBalancerIP, local, nil)
+		} else if ok {
 			add(ip, lb.ExternalIP, local, nil)
 		}
 	}
-	if len(svc.Status.LoadBalancer.Ingress) > 0 {
-		ips := loadBalancerIPs(svc)
+	if len(ips) > 0 {
 		ranges := sources(spec.LoadBalancerSourceRanges, clusterIP.Is6())
 		for _, ip := range ips {
 			add(ip, lb.LoadBalancerIP, local, ranges)
@@ -128,6 +130,16 @@ func sources(ranges []string, ipv6 bool) []netip.Prefix {
 		out = append(out, prefix)
 	}
 	return out
+}
+
+// age returns lb.Service.Created: the time of creation, and within its second the UID, which no user chooses. Without
+// a time, as in manifests, a Service is older than those with one, and those that came first are the oldest.
+func age(svc *corev1.Service, came int64) int64 {
+	if svc.CreationTimestamp.IsZero() {
+		return came
+	}
+	within := crc32.ChecksumIEEE([]byte(svc.UID)) % uint32(time.Second)
+	return svc.CreationTimestamp.Unix()*int64(time.Second) + int64(within)
 }
 
 // affinityTimeout returns what lb.Service.AffinityTimeout asks for.

@@ -32,6 +32,7 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 			HealthCheckNodePort:      spec.HealthCheckNodePort,
 		},
 	}
+	out.CreationTimestamp = svc.CreationTimestamp
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
 		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port,
