@@ -23,6 +23,20 @@ func using(set string) func(Rule) bool {
 	return func(r Rule) bool { return strings.Contains(string(r), attr) }
 }
 
+// shortenDirection makes the direction of a ct expression the one byte that the kernel wants: package expr encodes it as
+// a last attribute of four, of which the kernel complains in its log. Padding keeps the length of all others.
+func shortenDirection(data []byte, direction byte) {
+	const long, short = unix.SizeofNlAttr + 4, unix.SizeofNlAttr + 1
+	if len(data) < long {
+		return
+	}
+	last := data[len(data)-long:]
+	if binary.NativeEndian.Uint16(last) == long && binary.NativeEndian.Uint16(last[2:]) == unix.NFTA_CT_DIRECTION {
+		binary.NativeEndian.PutUint16(last, short)
+		copy(last[unix.SizeofNlAttr:], []byte{direction, 0, 0, 0})
+	}
+}
+
 // Registers of four bytes, of which there are sixteen (linux/netfilter/nf_tables.h). A builder's
 // keys begin at the first one, so that what a map returned is kept above.
 const (
@@ -56,6 +70,9 @@ func (b *Builder) Rule(comment string) Rule {
 		data, err := expr.Marshal(nfnl.Family(b.ipv6), e)
 		if err != nil {
 			panic(fmt.Sprintf("nft: encode %T: %v", e, err))
+		}
+		if ct, ok := e.(*expr.Ct); ok {
+			shortenDirection(data, byte(ct.Direction))
 		}
 		list = nfnl.AttrNested(list, unix.NFTA_LIST_ELEM, data)
 	}
@@ -219,6 +236,12 @@ func (b *Builder) Transparent() *Builder {
 	is(expr.SocketKeyTransparent, 1) // first: kernels before 6.11 keep sockets of handshakes that the other is asked of
 	is(expr.SocketKeyWildcard, 0)
 	return b
+}
+
+// Wildcard matches packets to a socket of this node that is bound to no address.
+func (b *Builder) Wildcard() *Builder {
+	return b.add(&expr.Socket{Key: expr.SocketKeyWildcard, Register: firstRegister},
+		&expr.Cmp{Register: firstRegister, Op: expr.CmpOpEq, Data: []byte{1}})
 }
 
 // tcpFlags is where the header of TCP has them (RFC 9293, 3.1).
