@@ -182,6 +182,8 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 				err = errors.New("has a zone")
 			case a.Kind > LoadBalancerIP:
 				err = fmt.Errorf("invalid kind %d", a.Kind)
+			case slices.Contains(b.node.elsewhere, a.Addr.Addr()):
+				err = errors.New("is an address of another node")
 			case err == nil:
 				err = b.claim(s, &a, owner{slot: slot, address: int32(len(kept)), owned: true, ruled: a.ruled()}, kept)
 			}

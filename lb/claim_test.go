@@ -146,6 +146,22 @@ func TestWhoOwnsAnAddress(t *testing.T) {
 	}
 }
 
+// TestElsewhere: no service gets an address of another node.
+func TestElsewhere(t *testing.T) {
+	s := claims("a", TCP, ClusterIP, "10.96.0.10:80", 1)
+	s.Addresses = append(s.Addresses, Address{Addr: netip.MustParseAddrPort("192.0.2.11:80"), Kind: ExternalIP})
+	node := loopNode
+	for _, elsewhere := range []bool{false, true, false} {
+		if node.Elsewhere = nil; elsewhere {
+			node.Elsewhere = []netip.Addr{s.Addresses[1].Addr.Addr()}
+		}
+		table, _, err := new(Table).Next([]*Service{s}, node)
+		if has := len(table.At(0).Addresses) == 2; has == elsewhere || (err != nil) != elsewhere {
+			t.Errorf("elsewhere %v: %v, %v", elsewhere, table.At(0).Addresses, err)
+		}
+	}
+}
+
 // losersAre wants all services but the winner to be told that it owns what they list.
 func losersAre(t *testing.T, d Delta, services []*Service, winner *Service, as string) {
 	t.Helper()

@@ -53,11 +53,12 @@ type node struct {
 	podCIDRs  []netip.Prefix
 	addresses map[netip.Addr]struct{}
 	nodePorts []netip.Addr
+	elsewhere []netip.Addr
 }
 
 func newNode(n Node) node {
 	of := node{podCIDRs: make([]netip.Prefix, len(n.PodCIDRs)), addresses: make(map[netip.Addr]struct{},
-		len(n.Addresses)), nodePorts: n.NodePorts}
+		len(n.Addresses)), nodePorts: n.NodePorts, elsewhere: n.Elsewhere}
 	for i, p := range n.PodCIDRs {
 		of.podCIDRs[i] = unmapPrefix(p)
 	}
@@ -72,7 +73,7 @@ func newNode(n Node) node {
 // equal reports whether both say the same.
 func (n *node) equal(o *node) bool {
 	return slices.Equal(n.podCIDRs, o.podCIDRs) && maps.Equal(n.addresses, o.addresses) &&
-		slices.Equal(n.nodePorts, o.nodePorts)
+		slices.Equal(n.nodePorts, o.nodePorts) && slices.Equal(n.elsewhere, o.elsewhere)
 }
 
 // serves reports whether node ports are served at an address.

@@ -174,6 +174,10 @@ type Node struct {
 	Addresses []netip.Addr   // its own, loopback not needed
 	NodePorts []netip.Addr   // where node ports are served; 0.0.0.0 and :: stand for all of these and loopback
 
+	// Elsewhere are addresses of other nodes, which no service gets: where this host holds the addresses of services,
+	// it would no longer reach those nodes.
+	Elsewhere []netip.Addr
+
 	// ServiceCIDRs are where cluster IPs are from, of both families, sorted, each once. A table does not need them.
 	ServiceCIDRs []netip.Prefix
 }

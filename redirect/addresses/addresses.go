@@ -44,7 +44,8 @@ type Set struct {
 	other map[netip.Addr]bool
 	want  map[netip.Addr]bool // by the last Sync
 
-	held atomic.Pointer[[]netip.Addr]
+	guard guard // of ours
+	held  atomic.Pointer[[]netip.Addr]
 }
 
 // address is an address of an interface.
@@ -84,6 +85,10 @@ func (a *Set) Probe() error {
 	}
 	return a.open()
 }
+
+// Guard keeps programs of the host that listen on all addresses from being reached at those that the following Syncs
+// add. After an error they are reached there. It is called once, before the first Sync.
+func (a *Set) Guard() error { return a.guard.open(a.IPv6) }
 
 // open finds the interface.
 func (a *Set) open() (err error) {
@@ -129,6 +134,15 @@ func (a *Set) sync(ctx context.Context) error {
 	}
 	var errs []error
 	var added []address
+	coming := maps.Clone(a.ours)
+	for ip := range a.want {
+		if !a.other[ip] {
+			coming[ip] = true
+		}
+	}
+	if err := a.guard.sync(coming); err != nil {
+		return fmt.Errorf("keep programs of the host apart: %w", err)
+	}
 	for _, ip := range inOrder(a.want) {
 		if a.ours[ip] || a.other[ip] {
 			continue
@@ -150,7 +164,8 @@ func (a *Set) sync(ctx context.Context) error {
 	if len(added) > 0 {
 		errs = append(errs, a.sys.ready(ctx, added))
 	}
-	return errors.Join(append(errs, a.release())...)
+	errs = append(errs, a.release(), a.guard.sync(a.ours))
+	return errors.Join(errs...)
 }
 
 // look finds out what the host has. Ours on another interface, from a start with another
@@ -262,7 +277,7 @@ func Cleanup(context.Context) error {
 			}
 		}
 	}
-	errs = append(errs, removeDevice())
+	errs = append(errs, removeDevice(), removeGuard())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove service addresses: %w", err)
 	}

@@ -126,6 +126,12 @@ func (a *Agent) environment() *environment {
 func (e *environment) on(node lb.Node, local []netip.Addr) lb.Node {
 	node.Addresses = slices.Concat(node.Addresses, local)
 	node.NodePorts = e.nodePorts
+	if !e.direct[0] && !e.direct[1] {
+		node.Elsewhere = nil // what is steered leaves the addresses where they are
+	}
+	node.Elsewhere = slices.DeleteFunc(slices.Clone(node.Elsewhere), func(a netip.Addr) bool {
+		return slices.Contains(node.Addresses, a)
+	})
 	return node
 }
 

@@ -26,6 +26,7 @@ type steering struct {
 	filter PacketFilter
 
 	nftables   map[bool]*redirect.NFTables // by whether it is IPv6; probed when the packet filter was chosen
+	iptables   map[bool]*redirect.IPTables // so; none where that was not asked
 	ipv4, ipv6 agent.Family
 	served     []metrics.Family
 	steered    []*steeredFamily
@@ -39,8 +40,9 @@ type steering struct {
 func newSteering(c *config.Config, log *zap.Logger) *steering {
 	mode, _ := agent.ParsePath(c.DataPath.Mode)
 	return &steering{config: c, log: log, mode: mode, nftables: make(map[bool]*redirect.NFTables),
-		queues: newQueues(log),
-		before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
+		iptables: make(map[bool]*redirect.IPTables),
+		queues:   newQueues(log),
+		before:   redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
 }
 
 // open finds out how each address family can be steered. IPv4 is required; IPv6 is left
@@ -186,6 +188,10 @@ func (s *steering) openAddresses() (err error) {
 	family := func(name string, a *addresses.Set, bind netip.Addr) (agent.Family, error) {
 		if err := a.Probe(); err != nil {
 			return agent.Family{}, err
+		}
+		if err := a.Guard(); err != nil {
+			s.log.Warn("programs on all addresses are reached at those of Services", zap.String("family", name),
+				zap.Error(err))
 		}
 		s.served = append(s.served, metrics.Family{Name: name})
 		return agent.Family{Addresses: &agent.Holding{Sync: a.Sync, Verify: a.Verify, Held: a.Held}, Bind: bind}, nil

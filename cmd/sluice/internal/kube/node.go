@@ -74,8 +74,13 @@ func nodeFacts(node *corev1.Node) Facts {
 }
 
 // completedBy returns f with what it does not know taken from the Node of its
-// name.
+// name, and the addresses of the other Nodes.
 func (f Facts) completedBy(nodes []*corev1.Node) Facts {
+	for _, n := range nodes {
+		if n.Name != f.NodeName {
+			f.Elsewhere = append(f.Elsewhere, nodeFacts(n).Addresses...)
+		}
+	}
 	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Name == f.NodeName })
 	if i < 0 || f.NodeName == "" {
 		return f
