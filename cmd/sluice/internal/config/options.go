@@ -132,8 +132,8 @@ func (s *settings) dataPathGroups() []group {
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
 			{"packet-filter", "", &u.PacketFilter, "`FILTER` that steers to the proxy ports: nftables (Linux 5.13 or " +
-				"later, without any program), iptables, or auto: nftables where the kernel can; its --iptables-* " +
-				"flags hold for either"},
+				"later, without any program), iptables, or auto: iptables in its own mode, else nftables where the " +
+				"kernel can; its --iptables-* flags hold for either"},
 			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight " +
 				"and the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
 				"get equal parts, and a part stays free; 100: no bound"},

@@ -53,8 +53,10 @@ func (t *steeredFamily) forwarded() (s nftables.Stats, there bool) {
 
 // steerer makes what steers a family by the packet filter that has been chosen.
 func (s *steering) steerer(ipv6 bool) *steeredFamily {
-	bind, lifetime := s.bindAddress(ipv6), s.config.Kernel.RulesLifetime
-	t := &redirect.IPTables{IPv6: ipv6, BindAddr: bind, Lease: redirect.NewLease(ipv6, lifetime)}
+	t := s.iptables[ipv6]
+	if t == nil {
+		t = s.newIPTables(ipv6)
+	}
 	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t, observe: &t.ObserveFlows,
 		stale: staleconns.New(ipv6, s.log)}
 	if s.filter.By == config.NFTables {
@@ -65,18 +67,28 @@ func (s *steering) steerer(ipv6 bool) *steeredFamily {
 	return f
 }
 
+func (s *steering) newIPTables(ipv6 bool) *redirect.IPTables {
+	return &redirect.IPTables{IPv6: ipv6, BindAddr: s.bindAddress(ipv6),
+		Lease: redirect.NewLease(ipv6, s.config.Kernel.RulesLifetime)}
+}
+
 // PacketFilter says what steers.
 type PacketFilter struct {
 	By        string `json:"packetFilter"` // config.NFTables or config.IPTables; empty: nothing is steered
 	Requested bool   `json:"requested"`    // by --packet-filter, not chosen
 }
 
-// choose chooses the packet filter: that of --packet-filter, or nftables where each family that this host has can be
-// steered by it, and else iptables.
+// choose chooses the packet filter: that of --packet-filter, or iptables in its own mode, or nftables where each family
+// that this host has can be steered by it, and else iptables.
 func (s *steering) choose(ctx context.Context) error {
 	requested := s.config.DataPath.PacketFilter
 	s.filter = PacketFilter{By: requested, Requested: requested != config.AutoFilter}
 	if requested == config.IPTables {
+		return nil
+	}
+	// Only a rule of iptables lets node ports and health checks through a firewall of iptables that drops by default.
+	if requested == config.AutoFilter && s.config.DataPath.Mode == config.ModeIPTables && s.tryIPTables(ctx) {
+		s.filter.By = config.IPTables
 		return nil
 	}
 	err := s.tryNFTables(ctx)
@@ -92,6 +104,19 @@ func (s *steering) choose(ctx context.Context) error {
 		s.log.Info("nftables cannot steer on this host, iptables is tried", zap.Error(err))
 	}
 	return nil
+}
+
+// tryIPTables reports whether iptables, with sets, can steer all families that the kernel has.
+func (s *steering) tryIPTables(ctx context.Context) bool {
+	for _, ipv6 := range []bool{false, true} {
+		t := s.newIPTables(ipv6)
+		s.iptables[ipv6] = t
+		if facts, err := t.Probe(ctx); !facts.IPSet && (err == nil || !ipv6 || hasIPv6()) {
+			s.log.Info("iptables cannot steer with sets on this host", zap.Bool("ipv6", ipv6), zap.Error(err))
+			return false
+		}
+	}
+	return true
 }
 
 // tryNFTables finds out whether nftables can steer all families that the kernel has.

@@ -156,6 +156,9 @@ func TestHealthCheckPort(t *testing.T) {
 			lab.NeedMode(t, mode)
 			l := lab.New(t, testbed.Config{})
 			l.Mode, l.By = mode, "iptables" // nftables cannot let anything past a firewall
+			if mode == "iptables" {
+				l.By = "auto" // which knows that
+			}
 			l.Write("node.yaml", nodeManifest)
 			l.Write("web.yaml", `apiVersion: v1
 kind: Service
