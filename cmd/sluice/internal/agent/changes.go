@@ -17,7 +17,7 @@ type ServiceChange struct {
 	PortsChanged  bool // there are others
 	Addresses     bool // ports have other addresses, or other rules there
 	Policies      bool // it requests something else, or another sessionAffinity
-	Joined, Left  int  // endpoints, by address
+	Joined, Left  int  // endpoints, by address and port
 	Endpoints     int  // that there are
 	Ready         int  // of these, those that are ready
 	WereReady     int  // before
@@ -110,11 +110,11 @@ type comparison struct {
 // side is a Service as one of the tables has it.
 type side struct {
 	table     *lb.Table
-	next, end int                 // positions of the port to look at next, and after the last
-	ports     int                 // that it has
-	ready     map[netip.Addr]bool // its endpoints, and which of them are ready
-	last      []lb.Backend        // of the port that was looked at last
-	served    bool                // any endpoint gets connections
+	next, end int                     // positions of the port to look at next, and after the last
+	ports     int                     // that it has
+	ready     map[netip.AddrPort]bool // its endpoints, and which of them are ready
+	last      []lb.Backend            // of the port that was looked at last
+	served    bool                    // any endpoint gets connections
 }
 
 func sideOf(t *lb.Table, name lb.Name) side {
@@ -135,25 +135,25 @@ func (s *side) port() *lb.Service {
 func (s *side) take(p *lb.Service) {
 	s.next++
 	s.served = s.served || len(p.Eligible()) > 0
-	if sameHosts(p.Backends, s.last) {
+	if sameEndpoints(p.Backends, s.last) {
 		return // as nearly always
 	}
 	s.last = p.Backends
 	if s.ready == nil {
-		s.ready = make(map[netip.Addr]bool, len(s.last))
+		s.ready = make(map[netip.AddrPort]bool, len(s.last))
 	}
 	for i := range s.last {
-		addr := s.last[i].Addr.Addr()
+		addr := s.last[i].Addr
 		s.ready[addr] = s.ready[addr] || s.last[i].TakesNew()
 	}
 }
 
-func sameHosts(a, b []lb.Backend) bool {
+func sameEndpoints(a, b []lb.Backend) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for i := range a {
-		if a[i].Addr.Addr() != b[i].Addr.Addr() || a[i].TakesNew() != b[i].TakesNew() {
+		if a[i].Addr != b[i].Addr || a[i].TakesNew() != b[i].TakesNew() {
 			return false
 		}
 	}

@@ -35,16 +35,16 @@ func TestChangedServices(t *testing.T) {
 	}{
 		{"the first", nil, []*lb.Service{a, b1, b2}, []ServiceChange{
 			{Service: name("a"), Added: true, Ports: 1, PortsChanged: true, Joined: 1, Endpoints: 1, Ready: 1},
-			{Service: name("b"), Added: true, Ports: 2, PortsChanged: true, Joined: 2, Endpoints: 2, Ready: 2}}},
+			{Service: name("b"), Added: true, Ports: 2, PortsChanged: true, Joined: 4, Endpoints: 4, Ready: 4}}},
 		{"nothing", []*lb.Service{a, b1, b2, c}, []*lb.Service{a, b1, b2, c}, nil},
 		{"others in memory", []*lb.Service{a}, []*lb.Service{portOf("a", "", "10.96.0.1:80", 1, "10.0.0.1:80")}, nil},
 		{"one goes", []*lb.Service{a, b1, b2, c}, []*lb.Service{a, c}, []ServiceChange{
-			{Service: name("b"), Removed: true, Ports: 2, PortsChanged: true, Left: 2, WereReady: 2}}},
+			{Service: name("b"), Removed: true, Ports: 2, PortsChanged: true, Left: 4, WereReady: 4}}},
 		{"the last port goes", []*lb.Service{a, b1, b2, c}, []*lb.Service{a, b1, c}, []ServiceChange{
-			{Service: name("b"), Ports: 1, PortsChanged: true, Endpoints: 2, Ready: 2, WereReady: 2}}},
+			{Service: name("b"), Ports: 1, PortsChanged: true, Left: 2, Endpoints: 2, Ready: 2, WereReady: 4}}},
 		{"endpoints of the second port", []*lb.Service{a, b1, b2}, []*lb.Service{a, b1,
 			portOf("b", "y", "10.96.0.2:81", 1, "10.0.0.2:81", "10.0.0.3:81")}, []ServiceChange{
-			{Service: name("b"), Ports: 2, Joined: 1, Endpoints: 3, Ready: 2, WereReady: 2}}},
+			{Service: name("b"), Ports: 2, Joined: 1, Left: 1, Endpoints: 4, Ready: 3, WereReady: 4}}},
 		{"the last endpoint", []*lb.Service{a, c}, []*lb.Service{a, portOf("c", "", "10.96.0.3:80", 0, "10.0.0.1:80")},
 			[]ServiceChange{{Service: name("c"), Ports: 1, Endpoints: 1, WereReady: 1, LostEndpoints: true}}},
 		{"address and policy", []*lb.Service{a, c}, []*lb.Service{portOf("a", "", "10.96.0.9:80", 1, "10.0.0.1:80"),

@@ -264,6 +264,10 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 	}
 	d.lineage = lineage{started: d.lineage.started} // who was asked has ended
 	if d.lock, err = node.LockWithin(ctx, lockPatience); err != nil {
+		if held := (*node.HeldError)(nil); errors.As(err, &held) {
+			err = fmt.Errorf("%w, or give both the same --handover-socket, in a folder that both see (for pods, a "+
+				"hostPath), to take over from it", err)
+		}
 		return err
 	}
 	// Rules of a process that has crashed steer clients to the ports as soon as they are open.

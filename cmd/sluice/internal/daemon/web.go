@@ -3,7 +3,11 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
@@ -66,6 +70,15 @@ func (d *daemon) serveWeb() error {
 		}
 		if c.BindAddressHardFail {
 			b.Failed = nil
+		}
+		if strings.HasSuffix(b.Addr, ":0") {
+			b.Open = func(network, addr string) (net.Listener, error) {
+				l, err := open(network, addr)
+				if err == nil {
+					d.Log.Info("listening at a free port", zap.String("flag", b.flag), zap.Stringer("address", l.Addr()))
+				}
+				return l, err
+			}
 		}
 		s, err := b.Serve()
 		if err != nil {

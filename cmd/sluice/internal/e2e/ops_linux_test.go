@@ -367,10 +367,18 @@ func TestOnlyOneSteers(t *testing.T) {
 	l.ServeWeb()
 	l.Start("--packet-filter", "iptables") // whose tables a second one makes to try them
 	rules := l.Traces()
-	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
+	for _, c := range []struct {
+		args   []string
+		advice string
+	}{
+		{[]string{"--manifests", l.Dir}, ", or give both the same --handover-socket, in a folder that both see (for pods, " +
+			"a hostPath), to take over from it"},
+		{[]string{"--cleanup"}, ""},
+	} {
+		args := c.args
 		out, err := l.Command(args...).CombinedOutput()
-		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first, "+
-			"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it\n", l.Process.Pid())
+		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first%s\n",
+			l.Process.Pid(), c.advice)
 		if testbed.ExitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
 			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
 		}

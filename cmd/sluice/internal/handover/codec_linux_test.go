@@ -162,7 +162,7 @@ func sampleSetup() setup {
 		UDP: []udp.Listening{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, FDs: []int{5}}},
 		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Shares: 2, Raw: []engine.Raw{{Share: 1, IPv6: true}}, Listening: []engine.Listening{
 			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []engine.ListeningSocket{{Addr: addr4.Addr()}}}}},
-		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256"}, 6}}, Agent: agent.State{TCPPort: 31000,
+		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256", 1}, 6}}, Agent: agent.State{TCPPort: 31000,
 			Drains:  []lb.Drain{{Addr: addr4, Service: sampleID.Service(), Deadline: 1 << 40, By: "root"}, {Node: "n1"}},
 			History: agent.History{Applied: 3, Failures: 4, Repairs: 5},
 			Sockets: []agent.Socket{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6, Proxy: true},

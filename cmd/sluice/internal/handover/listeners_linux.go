@@ -10,8 +10,11 @@ import (
 	"time"
 )
 
-// Address is what a listener of HTTP was asked for.
-type Address struct{ Network, Addr string }
+// Address is what a listener of HTTP was asked for. Several may ask for a port that the kernel chooses: Nth counts them.
+type Address struct {
+	Network, Addr string
+	Nth           int
+}
 
 // Listeners are the sockets on which the program serves HTTP, so that they can be
 // handed over. Those that the successor does not use are closed with the hand-over. The zero
@@ -69,12 +72,19 @@ func (l *Listeners) setDeadline(at time.Time) {
 func (l *Listeners) Listen(network, addr string) (net.Listener, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := Address{network, addr}
-	if l.all[at] != nil {
-		return nil, fmt.Errorf("listen on %s: %w", addr, syscall.EADDRINUSE)
+	at := Address{Network: network, Addr: addr}
+	_, port, _ := net.SplitHostPort(addr)
+	anyPort := port == "0" || port == ""
+	for l.all[at] != nil {
+		if !anyPort {
+			return nil, fmt.Errorf("listen on %s: %w", addr, syscall.EADDRINUSE)
+		}
+		at.Nth++
 	}
 	out := &listener{set: l, at: at, closed: make(chan struct{})}
-	if err := out.listen(); err != nil && (l.paused == nil || !errors.Is(err, syscall.EADDRINUSE)) {
+	if anyPort && l.paused != nil {
+		// The process before may have a port, which stays.
+	} else if err := out.listen(); err != nil && (l.paused == nil || !errors.Is(err, syscall.EADDRINUSE)) {
 		return nil, err
 	}
 	if l.all == nil {

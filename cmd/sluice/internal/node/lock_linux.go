@@ -40,9 +40,7 @@ func NewLock() (Lock, error) {
 	case !trusted: // any user can bind a name, which must not keep us from serving
 		return 0, nil
 	}
-	return 0, fmt.Errorf("another Sluice%s steers the traffic of this network namespace: end it first, "+
-		"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over "+
-		"from it", holder)
+	return 0, &HeldError{holder}
 }
 
 // lockHolder returns the process that holds the lock, if this PID namespace knows it, and

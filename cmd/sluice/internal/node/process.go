@@ -14,6 +14,13 @@ import (
 // errEnding is the error of NewLock while a process that ends writes its last rules.
 var errEnding = errors.New("another Sluice that steers the traffic of this network namespace is ending")
 
+// HeldError says that another Sluice has the instance lock.
+type HeldError struct{ holder string }
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("another Sluice%s steers the traffic of this network namespace: end it first", e.holder)
+}
+
 // LockWithin is NewLock, but waits that long for another process that holds it to end, and until ctx ends for one that
 // has said so.
 func LockWithin(ctx context.Context, patience time.Duration) (Lock, error) {
