@@ -14,7 +14,7 @@ import (
 )
 
 // instants are the fields of records that are times on the clock of a process.
-var instants = []string{"Kept.Born", "Kept.Answered", "Kept.Active", "Kept.Gone", "Dialling.Queued", "Packets.Asking",
+var instants = []string{"Kept.Born", "Kept.Answered", "Kept.Active", "Kept.ClientEnd", "Kept.BackendEnd", "Kept.Gone", "Dialling.Queued", "Packets.Asking",
 	"Frozen.Born", "Client.LastUsed", "Conversation.Time", "ClientRate.Rested", "Health.Returned", "Health.At",
 	"Health.Until", "Health.Trial", "Pace.Measured", "Pace.Began", "Drain.Deadline"}
 
