@@ -253,6 +253,7 @@ type Kept struct {
 	BackendEnd int64         // when the backend was
 	Gone       int64         // when its backend was found to have left
 	In, Out    uint64        // bytes that were passed on
+	Counted    bool          // for the limits of its client
 	Chance     uint32        // of 2^32, that shortens its life
 	Drain      time.Duration // how long it may stay where that has left; below 0: for ever; 0: it has not
 

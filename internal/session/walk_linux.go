@@ -195,7 +195,7 @@ func (sh *Shard[C]) reset(c C, count *atomic.Uint64, end lb.End) {
 // FreezeKept returns what another process needs to keep the policies of c.
 func (sh *Shard[C]) FreezeKept(c C) Kept {
 	conn, now := c.Base(), eventloop.Now()
-	k := Kept{Born: now - int64(conn.born.Age(now))}
+	k := Kept{Born: now - int64(conn.born.Age(now)), Counted: conn.Claim.CountsClient()}
 	k.In, k.Out = conn.Meter.Total()
 	if conn.dial != nil {
 		return k

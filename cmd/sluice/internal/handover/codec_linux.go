@@ -249,6 +249,7 @@ func (c *codec) kept(k *session.Kept) {
 	number(c, &k.Out)
 	number(c, &k.Chance)
 	number(c, &k.Drain)
+	c.bools(&k.Counted)
 	c.why(&k.Why)
 }
 
