@@ -80,7 +80,8 @@ func (s *state) connect(limit int64) bool {
 	}
 }
 
-// Readmit is Admit for a connection that another Balancer has admitted, also beyond the limits.
+// Readmit is Admit for a connection that another Balancer has admitted, also beyond the limits. It counts for its client
+// only after CountClient.
 func (b *Balancer) Readmit(id ID, client netip.Addr) Admission {
 	snap := b.load()
 	slot, ok := snap.table.index.slot(id)
@@ -89,12 +90,22 @@ func (b *Balancer) Readmit(id ID, client netip.Addr) Admission {
 	}
 	s := snap.service(slot).state
 	s.conns.Add(1)
-	a := Admission{of: s}
-	if c := s.clients.Load(); c != nil && s.policies.Load().limitsClients() && client.IsValid() {
+	return Admission{of: s}
+}
+
+// CountClient has a connection of Readmit count for its client, as it did at the other Balancer (CountsClient).
+func (a Admission) CountClient(client netip.Addr) Admission {
+	if a.of == nil || !client.IsValid() {
+		return a
+	}
+	if c := a.of.clients.Load(); c != nil && a.of.policies.Load().limitsClients() {
 		a.client = c.readmit(client)
 	}
 	return a
 }
+
+// CountsClient reports whether the connection counts for its client: not if it is from before there was a limit.
+func (a Admission) CountsClient() bool { return a.client == clientCounted }
 
 // Service returns the ID of the service that a, which is not zero, is of.
 func (a Admission) Service() ID { return a.of.id }

@@ -252,3 +252,44 @@ func TestAdmitDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestClientLimitAfterHandover: connections from before there was a limit of a client do not count, after a hand-over
+// either. Those that did count do.
+func TestClientLimitAfterHandover(t *testing.T) {
+	before := requesting(t, nil)
+	var all []Admission
+	add := func(now int64) {
+		t.Helper()
+		a, err := admit(before, client, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	for range 3 {
+		add(0)
+	}
+	limited := echo(1)
+	limited.Policies = &Policies{MaxClientConnections: 2}
+	before.Update(mustTable(t, []Service{limited}))
+	add(1)
+	after := balancing(t, limited)
+	for i := range all {
+		counts := all[i].CountsClient()
+		if all[i] = after.Readmit(limited.ID, client); counts {
+			all[i] = all[i].CountClient(client)
+		}
+	}
+	if _, err := admit(after, client, 2); err != nil {
+		t.Errorf("the second that counts: %v", err)
+	}
+	if _, err := admit(after, client, 2); !errors.Is(err, ErrClientLimit) {
+		t.Errorf("the third that counts: %v", err)
+	}
+	for _, a := range all {
+		a.End(client)
+	}
+	if _, err := admit(after, client, 3); err != nil {
+		t.Errorf("after those have ended that crossed: %v", err)
+	}
+}

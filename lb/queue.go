@@ -31,7 +31,7 @@ type Waiter struct {
 	list       whose
 	flow       *Flow
 	since      int64 // when it came first; 0: it has not waited since Leave
-	until      int64 // when it has waited for long enough
+	until      int64 // when it has waited for long enough; 0: no wait has begun, or a Turn without a choice has ended it
 	next, prev *Waiter
 
 	// Guarded by state.queue.mu.
@@ -72,8 +72,8 @@ func (s *state) queued() int64 {
 }
 
 // Queue has a client wait, for which Pick has returned ErrFull, and returns for how long, in ns. f must not change
-// until Turn or Leave. One that has waited before goes on to, in its old place. The error is ErrQueueFull if as many
-// wait as may, which is counted, or ErrNoService. now is on the clock of Flow.Now.
+// until Turn or Leave. One that has waited before keeps its place, and its time if it had a choice since. The error is
+// ErrQueueFull if as many wait as may, which is counted, or ErrNoService. now is on the clock of Flow.Now.
 func (b *Balancer) Queue(w *Waiter, f *Flow, now int64) (wait int64, err error) {
 	s, from, ok := b.stateOf(f)
 	if !ok {
@@ -85,11 +85,14 @@ func (b *Balancer) Queue(w *Waiter, f *Flow, now int64) (wait int64, err error) 
 			s.limited.Add(1)
 			return 0, ErrQueueFull
 		}
-		w.since, w.until = now, now+cmp.Or(p.QueueTimeout, queueTime)
+		w.since = now
+	}
+	if w.until == 0 {
+		w.until = now + cmp.Or(p.QueueTimeout, queueTime)
 	}
 	w.waitAt(s, from, f)
-	if alone := s.line().add(w, !b.resuming.Load()); alone {
-		s.serveQueue() // there may be room since the Pick, which is given to the first of those that wait only
+	if first := s.line().add(w, !b.resuming.Load()); first {
+		s.serveQueue() // there may be room since the Pick, which no other client has got
 	}
 	return max(0, w.until-now), nil
 }
@@ -191,7 +194,9 @@ func (w *Waiter) Turn() (c Choice) {
 	if w.waits {
 		q.remove(w)
 	}
-	c = w.choice
+	if c = w.choice; !c.Valid() {
+		w.until = 0 // what comes now, as being held, is no wait in the queue
+	}
 	w.of, w.flow, w.served, w.choice = nil, nil, false, Choice{}
 	return c
 }
@@ -217,9 +222,9 @@ func (s *state) serveQueue() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var full [sets][2]bool
+	all := q.inOrder(nil)
 	for {
-		w := q.oldest(&full, nil)
+		w := all.next()
 		if w == nil {
 			return
 		}
@@ -227,8 +232,8 @@ func (s *state) serveQueue() {
 			q.serve(w, Choice{})
 		} else if c, err := at.pickWithin(w.list.from, w.flow, true); err == nil {
 			q.serve(w, c)
-		} else {
-			full[w.list.from][w.list.tried] = true
+		} else if w.list.tried == 0 {
+			all.at[w.list.from][0] = nil // where one has no room, none of the list has
 		}
 	}
 }
@@ -241,14 +246,18 @@ func (s *state) servePlace(k *backend) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	all := q.inOrder(k)
 	for {
-		w := q.oldest(new([sets][2]bool), k)
+		w := all.next()
 		if w == nil {
 			return
 		}
 		at := w.service()
 		if at == nil || at.limit == 0 {
 			q.serve(w, Choice{})
+			continue
+		}
+		if !w.takes(k, at) {
 			continue
 		}
 		if k.beginWithin(at.limit) {
@@ -284,39 +293,65 @@ func (q *queue) serve(w *Waiter, c Choice) {
 	w.Wake()
 }
 
-// oldest returns the one that came first of the lists that are not full, of those that k is for unless it is nil; nil:
-// there is none. Of those that have failed it looks at the first only.
-func (q *queue) oldest(full *[sets][2]bool, k *backend) (w *Waiter) {
+// inOrder goes through those that wait, in the order in which they came.
+type inOrder struct {
+	at   [sets][2]*Waiter // the next one of each list; nil: none
+	left int              // so many more of those that have failed are looked at
+}
+
+// manyTurns bounds how many of those that have failed are looked at, while the queue is locked.
+const manyTurns = 64
+
+// inOrder begins with the first of the lists that k is for, or of all if k is nil.
+func (q *queue) inOrder(k *backend) (t inOrder) {
 	for in := range q.lists {
 		if k != nil && !k.is(set(in).condition()) {
 			continue
 		}
 		for tried := range q.lists[in] {
-			first := q.lists[in][tried].first
-			if first != nil && !full[in][tried] && (w == nil || first.since < w.since) && (k == nil || first.takes(k)) {
-				w = first
+			t.at[in][tried] = q.lists[in][tried].first
+		}
+	}
+	t.left = manyTurns
+	return t
+}
+
+// next returns the next one, which may be served. nil: there is none.
+func (t *inOrder) next() *Waiter {
+	var first **Waiter
+	for in := range t.at {
+		for tried := range t.at[in] {
+			at := &t.at[in][tried]
+			if *at == nil || tried == 1 && t.left == 0 {
+				continue
+			}
+			if first == nil || (*at).since < (*first).since {
+				first = at
 			}
 		}
+	}
+	if first == nil {
+		return nil
+	}
+	w := *first
+	if *first = w.next; w.list.tried == 1 {
+		t.left--
 	}
 	return w
 }
 
-// takes reports whether k is a backend for w: one that it has not failed at, unless it has failed at all.
-func (w *Waiter) takes(k *backend) bool {
+// takes reports whether k is a backend of its service for w: one that it has not failed at, unless it has failed at all.
+func (w *Waiter) takes(k *backend, s *service) bool {
 	if !w.flow.Tried.has(k) {
 		return true
-	}
-	s := w.service()
-	if s == nil {
-		return true // which is found then
 	}
 	r := s.rings[w.list.from]
 	return len(r) <= maxTried && !slices.ContainsFunc(r, func(k *backend) bool { return !w.flow.Tried.has(k) })
 }
 
-// add puts w behind those that came before, or, if it is not to be sorted, at the end. It reports whether it is alone
-// in its list.
-func (q *queue) add(w *Waiter, sorted bool) (alone bool) {
+// add puts w behind those that came before, or, if it is not to be sorted, at the end. It reports whether a place
+// that is free may be for w and for none of those before it.
+func (q *queue) add(w *Waiter, sorted bool) (first bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.count(w, 1)
@@ -336,7 +371,7 @@ func (q *queue) add(w *Waiter, sorted bool) (alone bool) {
 		list.last = w
 	}
 	w.waits = true
-	return w.prev == nil && w.next == nil
+	return w.prev == nil && w.next == nil || w.list.tried == 1
 }
 
 func (q *queue) count(w *Waiter, n int64) {

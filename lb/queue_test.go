@@ -233,6 +233,67 @@ func TestQueueOfFailed(t *testing.T) {
 	last.take(t)
 }
 
+// TestQueueBehindFailed: a place is given to the first client that has not failed there, though one that came before it
+// and waits for another backend has. A client that comes later does not get it.
+func TestQueueBehindFailed(t *testing.T) {
+	b := balancing(t, limitedTo(1, 1, 2))
+	one, two := mustPick(t, b, Flow{}), mustPick(t, b, Flow{})
+	wait := func(failedAt Choice, now int64) *asking {
+		a := newAsking()
+		a.flow.Tried = new(Tried)
+		a.flow.Tried.Add(failedAt)
+		if !a.ask(t, b, now) {
+			t.Fatal("a client does not wait")
+		}
+		return a
+	}
+	first, second, third := wait(one, 1), wait(two, 2), wait(two, 3)
+	at := one.Backend()
+	one.Done(nil)
+	if second.take(t); second.choice.Backend() != at || first.woken+third.woken != 0 {
+		t.Errorf("the second gets %v, others were woken %d times", second.choice.Backend(), first.woken+third.woken)
+	}
+	later := newAsking()
+	if !later.ask(t, b, 4) {
+		t.Error("one that comes later gets a place")
+	}
+	b.Update(mustTable(t, []Service{limitedTo(2, 1, 2)})) // a place more at each
+	first.take(t)
+	if third.take(t); first.choice.Backend() == at || third.choice.Backend() != at || later.woken != 0 {
+		t.Errorf("with room at both the first gets %v, the third %v", first.choice.Backend(), third.choice.Backend())
+	}
+}
+
+// TestQueueAfterHold: the time in the queue is that in the queue: a client that was held meanwhile, while there was no
+// backend, begins anew in its old place.
+func TestQueueAfterHold(t *testing.T) {
+	with := func(backends ...int) Service {
+		s := limitedTo(1, backends...)
+		s.Policies.Hold, s.Policies.QueueTimeout = 60*second, 5*second
+		return s
+	}
+	b := balancing(t, with(1))
+	mustPick(t, b, Flow{})
+	a, later := newAsking(), newAsking()
+	a.ask(t, b, 1*second)
+	b.Update(mustTable(t, []Service{with()}))
+	if a.take(t); a.choice.Valid() {
+		t.Fatal("there is no backend")
+	}
+	held, _, _ := b.Hold(&a.flow, 2*second)
+	b.Update(mustTable(t, []Service{with(2)}))
+	held.End()
+	mustPick(t, b, Flow{})
+	later.ask(t, b, 19*second)
+	if wait, err := b.Queue(&a.Waiter, &a.flow, 20*second); err != nil || wait != 5*second {
+		t.Errorf("after it was held it may wait for %d ms, %v", wait/1e6, err)
+	}
+	b.Update(mustTable(t, []Service{with(2, 3)}))
+	if a.take(t); !a.choice.Valid() || later.woken != 0 {
+		t.Error("it has lost its place")
+	}
+}
+
 // TestQueueOfMovedFrontend: a client whose frontend is another service's, or a renamed one's, by now is to ask again,
 // and keeps none of those waiting that came after it.
 func TestQueueOfMovedFrontend(t *testing.T) {

@@ -52,7 +52,7 @@ type Policies struct {
 	MaxConnectionDuration int64 // of a connection whose backend has answered
 	MaxConnectionJitter   int32 // percent of which a random part makes that shorter
 
-	// How long a connection may be without a byte whose client, or backend, has ended its stream.
+	// How long a connection may last after its client, or backend, has ended its stream, and after each byte then.
 	ClientHalfCloseTimeout, ServerHalfCloseTimeout int64
 
 	// Keep-alive probes of TCP: after how long without a byte, how often, and how many without an answer.

@@ -85,6 +85,7 @@ type order struct {
 	Owned    []netip.AddrPort // addresses of another Service
 	Affinity time.Duration
 	Drain    int64 // policy of the Service
+	Most     int32 // MaxConnections of the Service
 	Addr     netip.AddrPort
 	Timeout  time.Duration
 }
@@ -263,8 +264,8 @@ func (p *proxied) update() error {
 	var services []*lb.Service
 	for _, ipv6 := range []bool{false, true} {
 		s := &lb.Service{ID: lb.ID{Name: "s", Protocol: lb.SCTP, IPv6: ipv6}, AffinityTimeout: int64(p.last.Affinity)}
-		if p.last.Drain != 0 {
-			s.Policies = &lb.Policies{Drain: p.last.Drain}
+		if p.last.Drain != 0 || p.last.Most != 0 {
+			s.Policies = &lb.Policies{Drain: p.last.Drain, MaxConnections: p.last.Most}
 		}
 		for _, f := range p.frontends {
 			if f.Addr().Is6() == ipv6 {

@@ -81,6 +81,35 @@ func TestDrainOfAssociations(t *testing.T) {
 	}
 }
 
+// TestMaxConnections: a client beyond the limit is reset immediately, and an association that has ended counts no more,
+// after a hand-over either.
+func TestMaxConnections(t *testing.T) {
+	withEach(t, func(t *testing.T, with setup) {
+		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{})
+		accepted := l.serve(l.Pods...)
+		l.order(order{Do: "table", Most: 1, Backends: []netip.AddrPort{netip.AddrPortFrom(l.addr(l.Pods[0]), port)}})
+		for i, upgrade := range []bool{false, true} {
+			client := l.dial(l.Client)
+			server := l.accept(accepted[0])
+			ask(t, client, server, message{data: []byte("x")})
+			began := time.Now()
+			if _, err := l.tryDial(l.Client, 0, patience); err == nil || time.Since(began) > patience/2 {
+				t.Errorf("a client beyond the limit is told %v after %v", err, time.Since(began))
+			}
+			check(t, client.shutdown())
+			l.eventually("it has ended", func(s Stats) bool { return s.Active == 0 && s.Completed == uint64(i+1) })
+			if upgrade {
+				l.order(order{Do: "upgrade", Loops: 2})
+			}
+		}
+		refused := l.stats().OverConnections
+		ask(t, l.dial(l.Client), l.accept(accepted[0]), message{data: []byte("x")})
+		if s := l.stats(); s.OverConnections != refused {
+			t.Errorf("after all have ended %d are refused", s.OverConnections-refused)
+		}
+	})
+}
+
 // Heartbeats go to the address that a client came from, so that one that vanishes
 // is noticed.
 func TestHeartbeats(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -210,6 +211,84 @@ func TestHalfCloseTimeouts(t *testing.T) {
 	}
 	p.eventually("it is counted", func(s Stats) bool { return s.HalfCloseTimedOut == 2 && s.Active == 2 })
 	check(t, whole.CloseWrite())
+}
+
+// TestHalfCloseStart: the timeout of a half-closed connection starts with the end of the stream, and not with the last
+// byte before it. A hand-over changes neither.
+func TestHalfCloseStart(t *testing.T) {
+	const timeout, ago = time.Minute, int64(time.Hour)
+	for name, tt := range map[string]struct {
+		before, after func(*net.TCPConn) error // of the client: around the hand-over
+		end           time.Duration            // how long ago the stream ended; 0: as long as it is
+		reset         uint64
+	}{
+		"has not ended":  {},
+		"ends before":    {before: (*net.TCPConn).CloseWrite},
+		"ends after":     {after: (*net.TCPConn).CloseWrite},
+		"ended lately":   {before: (*net.TCPConn).CloseWrite, end: timeout / 4},
+		"ended long ago": {before: (*net.TCPConn).CloseWrite, end: 2 * timeout, reset: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			release := make(chan struct{})
+			to := backend(t, func(c *net.TCPConn) {
+				_, _ = io.CopyN(c, c, 1)
+				<-release
+				_, _ = c.Write([]byte("bye"))
+			})
+			answers := sync.OnceFunc(func() { close(release) })
+			defer answers()
+			p := startProxy(t, nil)
+			p.update(web(lb.Policies{ClientHalfCloseTimeout: int64(timeout)}, to))
+			c := p.dial()
+			exchange(t, c)
+			if tt.before != nil {
+				check(t, tt.before(c))
+				p.eventually("the end is seen", func(Stats) bool { return p.ended() })
+			}
+			m, resume := p.freezeAll()
+			p.vanish(resume)
+			k := &m.conns[0].Kept
+			if k.Active == 0 || (k.ClientEnd != 0) != (tt.before != nil) || k.BackendEnd != 0 {
+				t.Errorf("it is frozen with %+v", k)
+			}
+			if k.Active -= ago; tt.end != 0 {
+				k.ClientEnd -= int64(tt.end)
+			}
+			next := p.successor(2)
+			check(t, next.Adopt(m.conns, func() {}))
+			for _, l := range m.listening {
+				check(t, next.AdoptListener(l))
+			}
+			if tt.after != nil {
+				check(t, tt.after(c))
+				next.eventually("the end is seen", func(Stats) bool { return next.ended() })
+			}
+			if tt.reset != 0 {
+				wantReset(t, c, name)
+			} else {
+				for range 3 { // turns of the loops, in which they look at it
+					next.eachShard(func(*shard) {})
+				}
+				answers()
+				if _, err := io.ReadFull(c, make([]byte, 3)); err != nil {
+					t.Errorf("the answer to the end: %v", err)
+				}
+			}
+			if s := next.Stats(); s.HalfCloseTimedOut != tt.reset {
+				t.Errorf("%d have timed out, want %d", s.HalfCloseTimedOut, tt.reset)
+			}
+		})
+	}
+}
+
+// ended reports whether the client of a connection has ended its stream.
+func (p *proxy) ended() (is bool) {
+	p.eachShard(func(sh *shard) {
+		for c := range sh.All() {
+			is = is || c.client.EOF
+		}
+	})
+	return is
 }
 
 // TestConnectTimeout: a Service has its own number of attempts, and time for each.

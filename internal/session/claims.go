@@ -115,11 +115,18 @@ func (cs *Claims) over(c Claim, free Room, count *Counters) *atomic.Uint64 {
 	return over
 }
 
-// Adopt claims a connection that another process has had, whether or not it is within the shares. One whose Service has
-// gone is of none.
-func (cs *Claims) Adopt(id lb.ID, client netip.Addr) (c Claim) {
-	return cs.open(&id, cs.lb.Readmit(id, client), client)
+// Adopt claims a connection that another process has had, whether or not it is within the shares. counted says whether
+// it counts for the client's limits (CountsClient). One whose Service has gone is of none.
+func (cs *Claims) Adopt(id lb.ID, client netip.Addr, counted bool) (c Claim) {
+	admission := cs.lb.Readmit(id, client)
+	if counted {
+		admission = admission.CountClient(client)
+	}
+	return cs.open(&id, admission, client)
 }
+
+// CountsClient reports whether the connection counts for the limits of its client.
+func (c Claim) CountsClient() bool { return c.account != nil && c.account.admission.CountsClient() }
 
 // open claims a connection. id is not used without an admission.
 func (cs *Claims) open(id *lb.ID, admission lb.Admission, client netip.Addr) (c Claim) {

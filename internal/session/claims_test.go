@@ -162,7 +162,7 @@ func TestAdopt(t *testing.T) {
 	var n Counters
 	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, services(t, nil), 0)
 	for range 8 {
-		cs.Adopt(web, address(1))
+		cs.Adopt(web, address(1), false)
 	}
 	if _, ok := cs.Admit(asked[web], address(2), Room{Conns: 2, Dials: 9}, &n); ok {
 		t.Error("the Service gets more than its share, since what it has had is not counted")
@@ -187,7 +187,7 @@ func TestLimitsOfClaims(t *testing.T) {
 	if _, ok := cs.Admit(asked[web], address(1), plenty, &n); ok || n.OverClientConnections.Load() != 1 {
 		t.Error("a client gets more connections than it may have")
 	}
-	cs.Adopt(web, address(2))
+	cs.Adopt(web, address(2), true)
 	if _, ok := cs.Admit(asked[web], address(3), plenty, &n); ok || n.OverConnections.Load() != 1 {
 		t.Error("the Service gets more connections than it may have")
 	}

@@ -246,13 +246,16 @@ func Shortage(err error) bool {
 // Kept is what a hand-over says of a connection: for who looks at it, and for the policies of its Service. Times are on
 // the clock of eventloop.Now; 0: not known.
 type Kept struct {
-	Born     int64         // when it was accepted
-	Answered int64         // when its backend answered
-	Active   int64         // when bytes were last found to have moved
-	Gone     int64         // when its backend was found to have left
-	In, Out  uint64        // bytes that were passed on
-	Chance   uint32        // of 2^32, that shortens its life
-	Drain    time.Duration // how long it may stay where that has left; below 0: for ever; 0: it has not
+	Born       int64         // when it was accepted
+	Answered   int64         // when its backend answered
+	Active     int64         // when bytes were last found to have moved
+	ClientEnd  int64         // when the client was found to have ended its stream
+	BackendEnd int64         // when the backend was
+	Gone       int64         // when its backend was found to have left
+	In, Out    uint64        // bytes that were passed on
+	Counted    bool          // for the limits of its client
+	Chance     uint32        // of 2^32, that shortens its life
+	Drain      time.Duration // how long it may stay where that has left; below 0: for ever; 0: it has not
 
 	Why lb.Why // it has this backend, as far as that is noted, to be logged
 }

@@ -240,7 +240,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	if owner := from.owner(sh.LB); owner != nil && !backend.IsValid() {
 		of = *owner
 	}
-	sh.Insert(c, sh.claims.Adopt(of, peer.Addr()))
+	sh.Insert(c, sh.claims.Adopt(of, peer.Addr(), kept.Counted))
 	conn.marks.set(spoke, conn.Spoken() || from == nil && (kept.Out > 0 || to.EOF))
 	sh.thawKept(c, kept)
 	sh.resumeNote(c, peer, kept.Why)

@@ -36,10 +36,12 @@ type walk[C Owner[C]] struct {
 
 // age is what is known of a connection with policies that are looked after.
 type age struct {
-	born   int64    // when its backend answered, or it was seen first
-	active int64    // when bytes were last found to have moved
-	moved  lb.Meter // what its Meter was then
-	chance uint32   // of 2^32, that shortens its life
+	born       int64    // when its backend answered, or it was seen first
+	active     int64    // when bytes were last found to have moved
+	clientEnd  int64    // when the client was found to have ended its stream; 0: it has not
+	backendEnd int64    // when the backend was
+	moved      lb.Meter // what its Meter was at active
+	chance     uint32   // of 2^32, that shortens its life
 }
 
 func (w *walk[C]) setAge(c C, a age) {
@@ -50,21 +52,30 @@ func (w *walk[C]) setAge(c C, a age) {
 }
 
 // newAge is that of a connection whose backend has answered now.
-func newAge(now int64, moved lb.Meter) age { return age{now, now, moved, rand.Uint32()} }
+func newAge(now int64, moved lb.Meter) age {
+	return age{born: now, active: now, moved: moved, chance: rand.Uint32()}
+}
 
-// ageOf returns the age of a connection, with what has moved until now.
+// ageOf returns the age of a connection, with what has moved and ended until now.
 func (w *walk[C]) ageOf(c C, now int64) age {
-	a, known := w.ages[c]
-	meter := c.Base().Meter
+	was, known := w.ages[c]
+	a, meter := was, c.Base().Meter
 	switch {
 	case !known:
 		a = newAge(now, meter)
 	case a.moved != meter:
 		a.moved, a.active = meter, now
-	default:
-		return a
 	}
-	w.setAge(c, a)
+	_, client, backend := c.Parts()
+	if client.EOF && a.clientEnd == 0 {
+		a.clientEnd = now
+	}
+	if backend.EOF && a.backendEnd == 0 {
+		a.backendEnd = now
+	}
+	if a != was {
+		w.setAge(c, a)
+	}
 	return a
 }
 
@@ -142,20 +153,20 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 	}
 	_, client, backend := c.Parts()
 	for _, t := range [...]struct {
-		timeout int64
-		holds   bool
-		count   *atomic.Uint64
-		end     lb.End
+		timeout, from int64 // the timeout starts then, and again with each byte
+		holds         bool
+		count         *atomic.Uint64
+		end           lb.End
 	}{
-		{p.IdleTimeout, true, &sh.Count.IdleTimedOut, lb.IdleEnd},
-		{p.ClientHalfCloseTimeout, client.EOF, &sh.Count.HalfCloseTimedOut, lb.ClientHalf},
-		{p.ServerHalfCloseTimeout, backend.EOF, &sh.Count.HalfCloseTimedOut, lb.ServerHalf},
+		{p.IdleTimeout, a.active, true, &sh.Count.IdleTimedOut, lb.IdleEnd},
+		{p.ClientHalfCloseTimeout, a.clientEnd, client.EOF, &sh.Count.HalfCloseTimedOut, lb.ClientHalf},
+		{p.ServerHalfCloseTimeout, a.backendEnd, backend.EOF, &sh.Count.HalfCloseTimedOut, lb.ServerHalf},
 	} {
 		if t.timeout <= 0 {
 			continue
 		}
 		next := max(idleLeast, min(t.timeout/idleParts, idleMost))
-		if left := a.active + t.timeout - now; t.holds && left > 0 {
+		if left := max(a.active, t.from) + t.timeout - now; t.holds && left > 0 {
 			next = min(next, left)
 		} else if t.holds {
 			sh.reset(c, t.count, t.end)
@@ -184,14 +195,14 @@ func (sh *Shard[C]) reset(c C, count *atomic.Uint64, end lb.End) {
 // FreezeKept returns what another process needs to keep the policies of c.
 func (sh *Shard[C]) FreezeKept(c C) Kept {
 	conn, now := c.Base(), eventloop.Now()
-	k := Kept{Born: now - int64(conn.born.Age(now))}
+	k := Kept{Born: now - int64(conn.born.Age(now)), Counted: conn.Claim.CountsClient()}
 	k.In, k.Out = conn.Meter.Total()
 	if conn.dial != nil {
 		return k
 	}
 	if conn.Choice.Policies().Watched() {
 		a := sh.walk.ageOf(c, now)
-		k.Answered, k.Active, k.Chance = a.born, a.active, a.chance
+		k.Answered, k.Active, k.ClientEnd, k.BackendEnd, k.Chance = a.born, a.active, a.clientEnd, a.backendEnd, a.chance
 	}
 	if n := sh.notes[c]; n != nil {
 		k.Why = n.why
@@ -206,7 +217,7 @@ func (sh *Shard[C]) thawKept(c C, k Kept) {
 	conn := c.Base()
 	conn.born, conn.Meter = look.At(k.Born), lb.ResumeMeter(k.In, k.Out)
 	if k.Answered != 0 {
-		sh.walk.setAge(c, age{k.Answered, k.Active, conn.Meter, k.Chance})
+		sh.walk.setAge(c, age{k.Answered, k.Active, k.ClientEnd, k.BackendEnd, conn.Meter, k.Chance})
 	}
 	conn.Choice.ResumeGone(k.Gone, int64(k.Drain))
 	if p := conn.Choice.Policies(); p.Watched() || p.Drain > 0 {

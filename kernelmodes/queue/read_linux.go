@@ -147,7 +147,7 @@ func (s *Server) adopt(k *flowKey, e *conntrack.Entry, turn uint32) {
 		return
 	}
 	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: turn,
-		admission: s.Balancer.Readmit(service.ID, e.Src.Addr())}
+		admission: s.Balancer.Readmit(service.ID, e.Src.Addr()).CountClient(e.Src.Addr())}
 	if e.Status&conntrack.SeenReply != 0 {
 		one.id = e.ID
 	}

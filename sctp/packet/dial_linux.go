@@ -43,7 +43,9 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	}
 	claim, ok := sh.admit(f, d.peer)
 	if !ok {
-		sh.logRefused(f, netip.AddrPortFrom(d.peer, c.Source))
+		client := newSide(nil, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
+		sh.logRefused(f, client.peer())
+		sh.send(wire.Abort(c.InitTag, false), &client, 0)
 		return
 	}
 	a := &assoc{sh: sh, born: now, active: now, claim: claim}

@@ -56,7 +56,7 @@ func (a *assoc) freeze() engine.Frozen {
 		p.Backend = a.backend.freeze()
 	}
 	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(),
-		Kept: session.Kept{Born: a.born, Active: a.active}, Left: a.sh.loop.Left(&a.timer), Packets: p}
+		Kept: session.Kept{Born: a.born, Active: a.active, Counted: a.claim.CountsClient()}, Left: a.sh.loop.Left(&a.timer), Packets: p}
 	f.Kept.In, f.Kept.Out = a.meter.Total()
 	if a.note != nil {
 		f.Kept.Why = a.note.why
@@ -144,7 +144,9 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	}
 	a.handshake = handshake{asked: p.Asked, since: p.Asking, next: uint8(p.Next), echoed: p.Echoed}
 	copy(a.handshake.offered[:], p.Offered)
-	a.claim = sh.claims.Adopt(f.Service, p.Client.Peer.Addr())
+	if a.phase < ended {
+		a.claim = sh.claims.Adopt(f.Service, p.Client.Peer.Addr(), f.Kept.Counted)
+	}
 	a.client = newSide(a, p.Client.Peer, p.Client.Local, p.Client.Scope)
 	sh.sides[a.client.key] = &a.client
 	if p.Backend.Peer.IsValid() {

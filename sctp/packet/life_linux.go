@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
@@ -76,14 +77,16 @@ func (a *assoc) startTimer() {
 	}
 }
 
-// finish ends an association: it counts no more, and its choice is given back. It
-// stays for what is sent again.
+// finish ends an association: it counts no more, also for limits, and its choice is given back. It stays for what is
+// sent again.
 func (a *assoc) finish(end lb.End) {
 	if a.list == &a.sh.over {
 		return
 	}
 	sh := a.sh
 	a.ends(end)
+	sh.claims.End(a.claim)
+	a.claim = session.Claim{}
 	a.endDial()
 	a.phase = ended
 	a.leave(nil)
@@ -114,7 +117,6 @@ func (a *assoc) remove() {
 	}
 	a.list.Remove(a.place)
 	sh.leave(a)
-	sh.claims.End(a.claim)
 }
 
 // Expire ends what its phase has lasted too long for. The timer is not restarted

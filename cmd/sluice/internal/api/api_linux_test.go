@@ -280,7 +280,9 @@ func TestDrains(t *testing.T) {
 		{"POST", "endpoint=10.1.0.1:x", `"10.1.0.1:x" is no endpoint`},
 		{"POST", "endpoint=node/", `"node/" is no endpoint`},
 		{"POST", "", `"" is no endpoint`},
-		{"POST", "endpoint=10.1.0.1&deadline=-1s", `deadline "-1s" is no duration`},
+		{"POST", "endpoint=10.1.0.1&deadline=-1s", `deadline "-1s" is no duration from 0 to 720h`},
+		{"POST", "endpoint=10.1.0.1&deadline=720h1s", `deadline "720h1s" is no duration from 0 to 720h`},
+		{"POST", "endpoint=10.1.0.1&deadline=2562048h", `deadline "2562048h" is no duration from 0 to 720h`},
 		{"DELETE", "endpoint=10.1.0.1&force=true", `there is no parameter "force" here`},
 	} {
 		q, err := url.ParseQuery(x.query)

@@ -19,6 +19,9 @@ import (
 // drainTimeout is how long a drain may take to be applied, which is less than a client waits.
 const drainTimeout = 8 * time.Second
 
+// maxDeadline bounds the deadline of a drain, as the duration of the policy drain.
+const maxDeadline, longest = 720 * time.Hour, "720h"
+
 // Writer is what changes the running process. Only the socket has it.
 type Writer struct {
 	*Sources
@@ -56,9 +59,11 @@ func (w Writer) drain(r *http.Request) (any, error) {
 	}
 	var after time.Duration
 	if text := q.Get("deadline"); text != "" {
-		if after, err = time.ParseDuration(text); err != nil || after < 0 {
-			return nil, refuse("deadline %q is no duration: give one like 30s or 5m", text)
+		if after, err = time.ParseDuration(text); err != nil || after < 0 || after > maxDeadline {
+			return nil, refuse("deadline %q is no duration from 0 to %s: give one like 30s or 5m", text, longest)
 		}
+	}
+	if after > 0 {
 		d.Deadline = w.Now() + int64(after)
 	}
 	d.By = r.RemoteAddr

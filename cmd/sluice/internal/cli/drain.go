@@ -69,7 +69,7 @@ func drain(v *view) *cobra.Command {
 		}})
 	f := c.Flags()
 	f.StringVar(&service, "service", "", "drain it of this Service only: `NAMESPACE/NAME`")
-	f.DurationVar(&deadline, "deadline", 0, "reset connections that are still open after this `TIME`; 0: they stay")
+	f.DurationVar(&deadline, "deadline", 0, "reset connections that are still open after this `TIME`, at most 720h; 0: they stay")
 	f.BoolVar(&undo, "undo", false, "let new connections come again")
 	f.BoolVar(&force, "force", false, "drain it also where a Service has no other endpoint left")
 	return c

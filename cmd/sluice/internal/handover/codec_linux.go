@@ -242,13 +242,14 @@ func (c *codec) conn(f *tcp.Frozen) {
 }
 
 func (c *codec) kept(k *session.Kept) {
-	for _, v := range [...]*int64{&k.Born, &k.Answered, &k.Active, &k.Gone} {
+	for _, v := range [...]*int64{&k.Born, &k.Answered, &k.Active, &k.ClientEnd, &k.BackendEnd, &k.Gone} {
 		c.instant(v)
 	}
 	number(c, &k.In)
 	number(c, &k.Out)
 	number(c, &k.Chance)
 	number(c, &k.Drain)
+	c.bools(&k.Counted)
 	c.why(&k.Why)
 }
 

@@ -51,7 +51,7 @@ func samples() map[string]sample {
 		"offered": of(offersMsg, tcp.Frozen{Offer: 7, Client: 5, Backend: 6, Service: sampleID, Addr: addr4}, (*codec).offer),
 		"relaying": of(connsMsg, tcp.Frozen{Client: 5, Backend: 6, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true, Waiting: []byte("abc")},
 			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)}, Header: 3, Transparent: true,
-			Kept: session.Kept{Born: 1 << 50, In: 1 << 40, Out: 7, Answered: 1 << 40, Active: 1 << 41, Chance: 7,
+			Kept: session.Kept{Born: 1 << 50, In: 1 << 40, Out: 7, Answered: 1 << 40, Active: 1 << 41, ClientEnd: 1 << 43, BackendEnd: -7, Chance: 7, Counted: true,
 				Gone: 1 << 42, Drain: 1, Why: lb.ByRetry}}, conn),
 		"offered before": of(connsMsg, tcp.Frozen{Offer: 300, ToClient: tcp.Way{Shut: true}}, conn),
 		"dialling": of(connsMsg, tcp.Frozen{Client: 5, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},

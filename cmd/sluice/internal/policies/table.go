@@ -229,8 +229,8 @@ var table = []*Policy{
 	},
 	{
 		Word: "client-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "client-half-close-timeout",
-		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: " +
-			"never",
+		Means: "`DURATION` after which a connection is reset whose client has ended its stream; each byte starts it " +
+			"anew; 0: never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
@@ -238,8 +238,8 @@ var table = []*Policy{
 	},
 	{
 		Word: "server-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "server-half-close-timeout",
-		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; " +
-			"0: never",
+		Means: "`DURATION` after which a connection is reset whose endpoint has ended its stream; each byte starts " +
+			"it anew; 0: never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
