@@ -20,6 +20,9 @@ import (
 	"github.com/sluice-lb/sluice/internal/lists"
 )
 
+// startPatience is how long the first Load waits for files that are being written.
+const startPatience = 2 * time.Second
+
 // Loader reads manifests and remembers the last good state of each file. Its
 // methods must not be called concurrently; Watch calls Load.
 type Loader struct {
@@ -44,6 +47,7 @@ type Loader struct {
 	slices   []*discoveryv1.EndpointSlice // so
 	loaded   bool
 	apart    *apart // of Watch
+	wake     wake   // there is something new of files
 	watchErr *Error // why Watch may notice changes late
 }
 
@@ -60,29 +64,48 @@ type entry struct {
 	link bool
 }
 
-// Load reads what changed since the last call and returns what is applied now.
-// changed reports whether that differs from the last Result; it is true the first
-// time. Problems are in the Result: they never prevent the rest from loading.
+// Load reads what changed since the last call and returns what is applied now. changed reports whether that differs
+// from the last Result; it is true the first time. The first call waits a moment for files that are being written.
+// Problems are in the Result: they never prevent the rest from loading.
 func (l *Loader) Load() (result Result, changed bool) {
 	l.list()
-	result, changed, _ = l.read(0, l.order)
-	return result, changed
+	rest := quiet
+	if l.loaded {
+		rest = 0
+	}
+	for until := time.Now().Add(startPatience); ; l.list() {
+		result, changed, again := l.read(rest, l.order)
+		if rest == 0 || again == 0 {
+			return result, changed
+		}
+		if time.Sleep(again); time.Now().After(until) {
+			rest = 0
+		}
+		l.loaded = false // of a first call
+	}
 }
 
-// read reads those of the files again that changed; quiet and busy are those of file.refresh.
-func (l *Loader) read(quiet time.Duration, files []*file) (result Result, changed, busy bool) {
-	states := make([]struct{ dirty, busy bool }, len(files))
+// read reads those of the files again that changed; rest and again are those of file.refresh.
+func (l *Loader) read(rest time.Duration, files []*file) (result Result, changed bool, again time.Duration) {
+	states := make([]struct {
+		dirty bool
+		again time.Duration
+	}, len(files))
+	p := &pass{quiet: rest}
 	inParallel(len(files), func(i int) {
 		if !files[i].frozen {
-			states[i].dirty, states[i].busy = files[i].refresh(quiet)
+			states[i].dirty, states[i].again = files[i].refresh(p)
 		}
 	})
 	var dirty []*file
 	for i, f := range files {
-		if states[i].dirty {
+		s := &states[i]
+		if s.dirty {
 			dirty = append(dirty, f)
 		}
-		busy = busy || states[i].busy
+		if s.again != 0 && (again == 0 || s.again < again) {
+			again = s.again
+		}
 	}
 	if len(dirty) > 0 || len(l.removed) > 0 {
 		l.resolve(dirty)
@@ -90,7 +113,7 @@ func (l *Loader) read(quiet time.Duration, files []*file) (result Result, change
 	result = l.collect()
 	changed = !l.loaded || !equal(result, l.result)
 	l.result, l.loaded = result, true
-	return result, changed, busy
+	return result, changed, again
 }
 
 // inParallel calls do with each number below n, on as many goroutines as there are cores: more
@@ -108,14 +131,20 @@ func inParallel(n int, do func(i int)) {
 	workers.Wait()
 }
 
+// begin prepares the first Load or Watch.
+func (l *Loader) begin() {
+	if l.roots != nil {
+		return
+	}
+	l.files, l.wake = make(map[string]*file), make(wake, 1)
+	for _, path := range l.Paths {
+		l.roots = append(l.roots, root{path: path})
+	}
+}
+
 // list looks up the files of all paths.
 func (l *Loader) list() {
-	if l.roots == nil {
-		l.files = make(map[string]*file)
-		for _, path := range l.Paths {
-			l.roots = append(l.roots, root{path: path})
-		}
-	}
+	l.begin()
 	var order []*file
 	seen := make(map[string]bool)
 	for i := range l.roots {
@@ -137,7 +166,7 @@ func (l *Loader) list() {
 			seen[key] = true
 			f := l.files[key]
 			if f == nil {
-				f = &file{path: e.path}
+				f = &file{path: e.path, wake: l.wake}
 				l.files[key] = f
 			}
 			f.link, f.frozen, f.apart = e.link, r.problem != nil, l.apart

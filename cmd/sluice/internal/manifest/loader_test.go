@@ -183,7 +183,7 @@ func TestMissingPathKeepsAll(t *testing.T) {
 	if got := served(r); got != "a=10.96.0.1 s=10.96.0.2" || len(r.Problems) != 2 || !changed {
 		t.Errorf("in force %q, problems %v", got, r.Problems)
 	}
-	if _, _, busy := l.read(quiet, l.order); busy {
+	if _, _, again := l.read(quiet, l.order); again != 0 {
 		t.Error("what is missing is asked for again and again")
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -224,13 +224,13 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 	l := Loader{Paths: []string{path}}
 	first, _ := l.Load()
-	if dirty, busy := l.order[0].refresh(0); dirty || busy {
-		t.Errorf("dirty %v, busy %v of an unchanged file", dirty, busy)
+	if dirty, again := l.order[0].refresh(new(pass)); dirty || again != 0 {
+		t.Errorf("dirty %v, again %v of an unchanged file", dirty, again)
 	}
 	if err := os.Chtimes(path, old, old.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if dirty, _ := l.order[0].refresh(0); !dirty {
+	if dirty, _ := l.order[0].refresh(new(pass)); !dirty {
 		t.Error("a file with another time was not read")
 	}
 	// The same text gives the same objects, which is no change.
@@ -256,28 +256,6 @@ func TestOnlyChangedDocumentsAreParsed(t *testing.T) {
 	}
 	if line := l.order[0].good.objects[1].line(); line != 13 {
 		t.Errorf("the second object moved to line 13, not %d", line)
-	}
-}
-
-// TestFileBeingWritten: while Watch reads, a file that changed a moment ago is
-// left alone, but not for ever.
-func TestFileBeingWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a.yaml")
-	write(t, path, service("a", "10.96.0.1"))
-	f := &file{path: path}
-	if dirty, busy := f.refresh(time.Hour); dirty || !busy {
-		t.Fatalf("fresh file: dirty %v, busy %v", dirty, busy)
-	}
-	f.writing = time.Now().Add(-maxWriting)
-	if dirty, busy := f.refresh(time.Hour); !dirty || busy || len(f.next.objects) != 1 {
-		t.Fatalf("after the longest wait: dirty %v, busy %v", dirty, busy)
-	}
-	future := time.Now().Add(time.Hour) // a clock elsewhere, as on a network file system
-	if err := os.Chtimes(path, future, future); err != nil {
-		t.Fatal(err)
-	}
-	if dirty, busy := f.refresh(time.Hour); !dirty || busy {
-		t.Fatalf("file of the future: dirty %v, busy %v", dirty, busy)
 	}
 }
 
