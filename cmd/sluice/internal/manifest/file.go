@@ -144,6 +144,11 @@ func (f *file) trial() *version {
 	return f.good
 }
 
+// rejected reports whether what the file says now is not what is applied.
+func (f *file) rejected() bool {
+	return f.problem != nil || f.next != nil && (len(f.next.problems) > 0 || len(f.conflicts) > 0)
+}
+
 // owners yields what a version, which may be nil, claims.
 func (v *version) owners() iter.Seq2[claim, placed] {
 	return func(yield func(claim, placed) bool) {
@@ -200,10 +205,10 @@ func (f *file) parse(data []byte) *version {
 			v.add(placed{o, f, c.base})
 		}
 		for _, e := range c.doc.problems {
-			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
+			v.problems.add(e.at(f.path, c.base))
 		}
 		for _, e := range c.doc.warnings {
-			v.warnings.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
+			v.warnings.add(e.at(f.path, c.base))
 		}
 	}
 	owners := make(map[claim]placed, len(v.objects))

@@ -24,7 +24,7 @@ import (
 const startPatience = 2 * time.Second
 
 // Loader reads manifests and remembers the last good state of each file. Its
-// methods must not be called concurrently; Watch calls Load.
+// methods must not be called concurrently, but for Applied.
 type Loader struct {
 	// Paths are files, of any name, and folders, of which the files *.yaml,
 	// *.yml and *.json are read, without those in folders below and without
@@ -36,6 +36,7 @@ type Loader struct {
 	// system lost an event; 0 means 10 s. It costs a stat a file.
 	Rescan time.Duration
 
+	mu       sync.Mutex // guards which files there are, and what of them is applied: for Applied
 	roots    []root
 	files    map[string]*file // by absolute path
 	order    []*file          // of the files: by path, then by name
@@ -55,6 +56,7 @@ type Loader struct {
 type root struct {
 	path    string
 	entries []entry // when it could be read last
+	unread  reports // what it has that is not read, though that may be meant
 	problem *Error  // why it cannot be read
 }
 
@@ -78,7 +80,11 @@ func (l *Loader) Load() (result Result, changed bool) {
 		if rest == 0 || again == 0 {
 			return result, changed
 		}
-		if time.Sleep(again); time.Now().After(until) {
+		select { // the file system tells of no writer that closes a file
+		case <-l.wake:
+		case <-time.After(again):
+		}
+		if time.Now().After(until) {
 			rest = 0
 		}
 		l.loaded = false // of a first call
@@ -149,8 +155,8 @@ func (l *Loader) list() {
 	seen := make(map[string]bool)
 	for i := range l.roots {
 		r := &l.roots[i]
-		if entries, err := listEntries(r.path); err == nil {
-			r.entries, r.problem = entries, nil
+		if entries, unread, err := listEntries(r.path); err == nil {
+			r.entries, r.unread, r.problem = entries, unread, nil
 		} else {
 			r.problem = &Error{File: r.path, Kind: Unreadable, Reason: fmt.Sprintf(
 				"cannot be read: %v; restore it, let Sluice read it, or correct the path", cause(err))}
@@ -179,29 +185,72 @@ func (l *Loader) list() {
 			l.removed = append(l.removed, f)
 		}
 	}
+	l.mu.Lock()
 	l.order = order
+	l.mu.Unlock()
 }
 
-// listEntries returns the manifests that path leads to, in the order of names.
-func listEntries(path string) ([]entry, error) {
+// Applied returns the absolute paths of the files that objects are applied of. It may be called from anywhere.
+func (l *Loader) Applied() (paths []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.order {
+		if f.good == nil || len(f.good.objects) == 0 {
+			continue
+		}
+		path, err := filepath.Abs(f.path)
+		if err != nil {
+			path = f.path
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// listEntries returns the manifests that path leads to, in the order of names, and what is not read there.
+func listEntries(path string) (entries []entry, unread reports, err error) {
 	stat, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !stat.IsDir() {
-		return []entry{{path: path, link: true}}, nil
+		return []entry{{path: path, link: true}}, nil, nil
 	}
 	all, err := os.ReadDir(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var entries []entry
+	var others []string
 	for _, e := range all {
-		if isManifest(e.Name()) {
-			entries = append(entries, entry{filepath.Join(path, e.Name()), e.Type()&fs.ModeSymlink != 0})
+		name := e.Name()
+		switch {
+		case isManifest(name):
+			entries = append(entries, entry{filepath.Join(path, name), e.Type()&fs.ModeSymlink != 0})
+			continue
+		case strings.HasPrefix(name, ".") || e.IsDir():
+			continue
+		case misnamed(name):
+			unread.add(&Error{File: filepath.Join(path, name), Kind: Unread,
+				Reason: "is not read: only *.yaml, *.yml and *.json are; rename it"})
 		}
+		others = append(others, name)
 	}
-	return entries, nil
+	if len(entries) == 0 {
+		reason := "no manifest in this folder, so nothing of it is served: put files *.yaml, *.yml or *.json into it"
+		if len(others) > 0 {
+			const few = 5
+			reason += fmt.Sprintf("; %d other files are not read: %s", len(others),
+				strings.Join(others[:min(few, len(others))], ", "))
+		}
+		unread = reports{{File: path, Kind: Unread, Reason: reason}}
+	}
+	return entries, unread, nil
+}
+
+// misnamed reports whether the name of a file that is not read looks like that of a manifest: web.yaml.txt, web.YML.
+func misnamed(name string) bool {
+	name = strings.ToLower(name)
+	return isManifest(name) || isManifest(strings.TrimSuffix(name, ".txt"))
 }
 
 // isManifest reports whether an entry of a folder is read, by its name.
@@ -262,6 +311,8 @@ func (l *Loader) resolve(dirty []*file) {
 			trial[f] = f.good
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for f, v := range trial {
 		for c := range f.good.owners() {
 			delete(l.held, c)
@@ -284,10 +335,15 @@ func (l *Loader) collect() Result {
 	for _, r := range l.roots {
 		if r.problem != nil {
 			result.Problems = append(result.Problems, r.problem)
+			result.Lost = true
 		}
+		result.Warnings = append(result.Warnings, r.unread...)
 	}
 	all := values{services: l.services[:0], slices: l.slices[:0]}
 	for _, f := range l.order {
+		if f.rejected() {
+			result.Rejected++
+		}
 		if f.problem != nil {
 			result.Problems = append(result.Problems, f.problem)
 		}
@@ -321,7 +377,7 @@ func (l *Loader) collect() Result {
 // are the same objects.
 func equal(a, b Result) bool {
 	same := func(x, y *Error) bool { return *x == *y }
-	return a.Files == b.Files &&
+	return a.Files == b.Files && a.Rejected == b.Rejected && a.Lost == b.Lost &&
 		lists.Equal(a.Objects.Services, b.Objects.Services) &&
 		lists.Equal(a.Objects.Slices, b.Objects.Slices) &&
 		slices.Equal(a.Objects.Endpoints, b.Objects.Endpoints) &&

@@ -140,20 +140,17 @@ func TestBrokenFileKeepsItsObjects(t *testing.T) {
 	write(t, path, service("a", "10.96.0.1")+"---\n"+service("b", "10.96.0.2"))
 	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.9"))
 	l := Loader{Paths: []string{dir}}
-	first := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.9")
+	expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.9")
 
 	// b is changed and a broken: neither takes effect, while another file does.
 	write(t, path, strings.Replace(service("a", "10.96.0.1"), "port: 80", "port: 0", 1)+"---\n"+service("b", "10.96.0.3"))
 	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.8"))
 	broken := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8",
 		"a.yaml:8: Service default/a: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive")
-	if problems, _ := broken.Since(first); len(problems) != 1 {
-		t.Errorf("new problems: %v", problems)
+	if broken.Rejected != 1 || broken.Lost || len(l.Applied()) != 2 {
+		t.Errorf("%d rejected, applied are %v", broken.Rejected, l.Applied())
 	}
-	again := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8", errorsOf(broken.Problems, dir)...)
-	if problems, _ := again.Since(broken); len(problems) != 0 {
-		t.Errorf("reported again: %v", problems)
-	}
+	expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8", errorsOf(broken.Problems, dir)...)
 
 	write(t, path, service("b", "10.96.0.3"))
 	expect(t, &l, dir, "b=10.96.0.3 z=10.96.0.8")
@@ -442,4 +439,29 @@ func sameFiles(held map[claim]placed, want map[claim]*file) bool {
 		}
 	}
 	return true
+}
+
+// TestNothingToRead: a folder without a manifest, and files that are named amiss, are worth a warning.
+func TestNothingToRead(t *testing.T) {
+	dir := t.TempDir()
+	l := Loader{Paths: []string{dir}}
+	warned := func(want ...string) {
+		t.Helper()
+		r, _ := l.Load()
+		if len(r.Warnings) != len(want) {
+			t.Fatalf("warnings %v, want %q", r.Warnings, want)
+		}
+		for i, text := range want {
+			if !strings.Contains(r.Warnings[i].Error(), text) {
+				t.Errorf("warning %q, want %q", r.Warnings[i], text)
+			}
+		}
+	}
+	warned("no manifest in this folder")
+	for _, name := range []string{"web.yaml.bak", "web.yml.txt", ".hidden.yaml"} {
+		write(t, filepath.Join(dir, name), service("a", "10.96.0.1"))
+	}
+	warned("2 other files are not read: web.yaml.bak, web.yml.txt")
+	write(t, filepath.Join(dir, "a.yaml"), service("a", "10.96.0.1"))
+	warned("web.yml.txt: is not read")
 }

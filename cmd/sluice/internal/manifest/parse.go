@@ -372,7 +372,7 @@ func (p *parser) report(path, reason string) *Error {
 			line = cmp.Or(lineOf(p.root, path), line)
 		}
 	}
-	return &Error{Line: line, Kind: Invalid, Reason: shorten(reason)}
+	return &Error{Line: line, Kind: Invalid, Field: path, Reason: shorten(reason)}
 }
 
 func title(kind, namespace, name string) string {
