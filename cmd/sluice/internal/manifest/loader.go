@@ -236,11 +236,13 @@ func listEntries(path string) (entries []entry, unread reports, err error) {
 		others = append(others, name)
 	}
 	if len(entries) == 0 {
+		const few = 5
 		reason := "no manifest in this folder, so nothing of it is served: put files *.yaml, *.yml or *.json into it"
 		if len(others) > 0 {
-			const few = 5
-			reason += fmt.Sprintf("; %d other files are not read: %s", len(others),
-				strings.Join(others[:min(few, len(others))], ", "))
+			reason += "; not read: " + strings.Join(others[:min(few, len(others))], ", ")
+		}
+		if more := len(others) - few; more > 0 {
+			reason += fmt.Sprintf(" and %d more", more)
 		}
 		unread = reports{{File: path, Kind: Unread, Reason: reason}}
 	}
@@ -385,4 +387,27 @@ func equal(a, b Result) bool {
 		slices.Equal(a.Objects.ServiceCIDRs, b.Objects.ServiceCIDRs) &&
 		slices.EqualFunc(a.Problems, b.Problems, same) &&
 		slices.EqualFunc(a.Warnings, b.Warnings, same)
+}
+
+// Place returns where an object that is applied, or a field of it, is written down; nothing if there is no such object.
+// It reads the file again.
+func (l *Loader) Place(kind, namespace, name, field string) (file string, line int) {
+	o, ok := l.held[claim{kind: kind, namespace: namespace, name: name}]
+	if !ok {
+		return "", 0
+	}
+	file, line = o.file.path, o.line()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return file, line
+	}
+	for c := range chunksOf(file, data) {
+		if c.base != o.base || c.doc != nil {
+			continue
+		}
+		if root, err := readTree(c.text); err == nil && root != nil && keyOf(root, "items") < 0 {
+			line = max(line, o.base+lineOf(root, field))
+		}
+	}
+	return file, line
 }

@@ -461,7 +461,7 @@ func TestNothingToRead(t *testing.T) {
 	for _, name := range []string{"web.yaml.bak", "web.yml.txt", ".hidden.yaml"} {
 		write(t, filepath.Join(dir, name), service("a", "10.96.0.1"))
 	}
-	warned("2 other files are not read: web.yaml.bak, web.yml.txt")
+	warned("not read: web.yaml.bak, web.yml.txt")
 	write(t, filepath.Join(dir, "a.yaml"), service("a", "10.96.0.1"))
 	warned("web.yml.txt: is not read")
 }
