@@ -124,10 +124,11 @@ var layers = []layer{
 		why: "the order in which a table is applied must not depend on where the table came from",
 	},
 	{
-		dir: "cmd/sluice/internal/policies", ours: []string{"lb", "kernelmodes"}, never: []string{"k8s.io",
-			"sigs.k8s.io"},
-		why: "the agent uses it, and what a policy is must not depend on who requests it",
+		dir: "cmd/sluice/internal/policies", ours: []string{"lb", "kernelmodes", "cmd/sluice/internal/nearest"},
+		never: []string{"k8s.io", "sigs.k8s.io"},
+		why:   "the agent uses it, and what a policy is must not depend on who requests it",
 	},
+	{dir: "cmd/sluice/internal/nearest", not: effects, never: foreign, why: "it compares words"},
 	{
 		dir: "bench/testbed", never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/google/go-cmp"}),

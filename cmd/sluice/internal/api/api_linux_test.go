@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -60,7 +61,10 @@ func sourcesOf(t *testing.T, services, endpoints int) *Sources {
 	b.Update(table)
 	j := journal.New(zap.NewNop())
 	t.Cleanup(j.Close)
-	return &Sources{LB: b, Now: func() int64 { return 1e18 }, Mode: agent.Userspace, Journal: j,
+	wrong := func() []conditions.Condition {
+		return []conditions.Condition{{Reason: conditions.ManifestRejected, Text: "a.yaml:6: it is wrong"}}
+	}
+	return &Sources{Wrong: wrong, LB: b, Now: func() int64 { return 1e18 }, Mode: agent.Userspace, Journal: j,
 		Choice: func(lb.ID) (agent.Choice, bool) {
 			return agent.Choice{Path: agent.Userspace, Why: "--proxy-mode"}, true
 		},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
@@ -30,6 +31,7 @@ type Sources struct {
 
 	looking  sync.Mutex // one request looks at a loop at a time, however many there are
 	Journal  *journal.Journal
+	Wrong    func() []conditions.Condition
 	Settings []Setting
 	Status   func() Status
 	History  *history.Recorder
@@ -144,7 +146,27 @@ func write(w http.ResponseWriter, answer any, err error) {
 	_ = json.NewEncoder(w).Encode(answer) // the client may have gone
 }
 
-func (s *Sources) status(url.Values) (any, error) { return s.Status(), nil }
+func (s *Sources) status(url.Values) (any, error) { return s.Whole(), nil }
+
+// Whole returns the status with what is wrong.
+func (s *Sources) Whole() Status {
+	out, all := s.Status(), s.Wrong()
+	out.ConditionCount = len(all)
+	out.Conditions = append([]conditions.Condition{}, all[:min(len(all), MostConditions)]...)
+	return out
+}
+
+// WrongBy returns what is wrong by Service.
+func (s *Sources) WrongBy() map[lb.Name][]string {
+	out := make(map[lb.Name][]string)
+	for _, c := range s.Wrong() {
+		if c.Service != "" {
+			of := lb.Name{Namespace: c.Namespace, Name: c.Service}
+			out[of] = append(out[of], c.Text)
+		}
+	}
+	return out
+}
 
 func (s *Sources) config(url.Values) (any, error) { return List[Setting]{Items: s.Settings}, nil }
 

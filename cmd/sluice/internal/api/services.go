@@ -13,9 +13,10 @@ import (
 )
 
 func (s *Sources) services(q url.Values) (any, error) {
-	counts := s.counts()
+	counts, wrong := s.counts(), s.WrongBy()
 	return pageOf(s, q, func(to []Service, v *lb.View, _, _ int) ([]Service, int) {
 		one := s.service(v)
+		one.Wrong = wrong[v.Service.ID.Service()]
 		if k := counts[v.Service.ID]; k != nil {
 			one.Kernel = inKernel(&k.Count, k.Chosen)
 		}

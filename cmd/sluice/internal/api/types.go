@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
@@ -24,27 +25,35 @@ type Index struct {
 	Resources []string `json:"resources"`
 }
 
+// MostConditions is how many conditions a Status names.
+const MostConditions = 100
+
 // Status is the process, and sums of what it serves.
 type Status struct {
-	Version      string        `json:"version"`
-	Commit       string        `json:"commit,omitempty"` // empty: not known
-	PID          int           `json:"pid"`
-	NetNS        string        `json:"netns"` // network namespace
-	Node         string        `json:"node"`
-	Started      time.Time     `json:"started"` // this process
-	Serving      time.Time     `json:"serving"` // the first process of those that have handed over to each other
-	HandOvers    HandOvers     `json:"handOvers"`
-	Mode         string        `json:"mode"` // default data path
-	Loops        int           `json:"loops"`
-	Families     []string      `json:"families"`
-	PacketFilter *Chosen       `json:"packetFilter,omitempty"` // none: nothing is steered
-	SCTPEngine   *Chosen       `json:"sctpEngine,omitempty"`   // none: no SCTP Service has come yet
-	Source       Source        `json:"source"`
-	Sync         Sync          `json:"sync"`
-	Services     ServiceCounts `json:"services"`
-	Open         Open          `json:"open"`
-	Counted      Counted       `json:"counted"`
-	Descriptors  Descriptors   `json:"fileDescriptors"`
+	Version      string    `json:"version"`
+	Commit       string    `json:"commit,omitempty"` // empty: not known
+	PID          int       `json:"pid"`
+	NetNS        string    `json:"netns"` // network namespace
+	Node         string    `json:"node"`
+	Started      time.Time `json:"started"` // this process
+	Serving      time.Time `json:"serving"` // the first process of those that have handed over to each other
+	HandOvers    HandOvers `json:"handOvers"`
+	Mode         string    `json:"mode"` // default data path
+	Loops        int       `json:"loops"`
+	Families     []string  `json:"families"`
+	PacketFilter *Chosen   `json:"packetFilter,omitempty"` // none: nothing is steered
+	SCTPEngine   *Chosen   `json:"sctpEngine,omitempty"`   // none: no SCTP Service has come yet
+	Source       Source    `json:"source"`
+	Sync         Sync      `json:"sync"`
+
+	// Conditions are what is rejected, ignored or leads nowhere now, the first MostConditions of so many.
+	Conditions     []conditions.Condition `json:"conditions"`
+	ConditionCount int                    `json:"conditionCount"`
+
+	Services    ServiceCounts `json:"services"`
+	Open        Open          `json:"open"`
+	Counted     Counted       `json:"counted"`
+	Descriptors Descriptors   `json:"fileDescriptors"`
 }
 
 // HandOvers are those since the first process.
@@ -64,6 +73,8 @@ type Chosen struct {
 // Source is where Services come from.
 type Source struct {
 	Manifests []string `json:"manifests,omitempty"`
+	Files     int      `json:"files,omitempty"`    // found there
+	Rejected  int      `json:"rejected,omitempty"` // of these, whose present content is not applied
 
 	APIServer string     `json:"apiServer,omitempty"`
 	Contact   *time.Time `json:"contact,omitempty"` // when it has answered or sent something last
@@ -171,6 +182,7 @@ type Service struct {
 	Held      uint64    `json:"held,omitempty"`   // clients that wait for an endpoint
 	Queued    uint64    `json:"queued,omitempty"` // clients that wait for room at an endpoint
 	Clients   int       `json:"affinityClients,omitempty"`
+	Wrong     []string  `json:"conditions,omitempty"` // what is ignored of it, or leads nowhere
 }
 
 // Address is one at which a Service is served.

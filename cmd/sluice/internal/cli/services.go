@@ -34,16 +34,16 @@ func services(v *view) *cobra.Command {
 }
 
 func servicesTable(all []api.Service, wide bool) *table {
-	t := &table{wide: 7, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ADDRESS", "PATH", "ENDPOINTS",
+	t := &table{wide: 8, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ADDRESS", "PATH", "ENDPOINTS",
 		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "QUEUED", "EJECTED", "AFFINITY",
-		"POLICIES", "WHY"}}
+		"POLICIES", "WHY", "CONDITIONS"}}
 	for i := range all {
 		s := &all[i]
 		n := counters(s.Counted, s.Kernel)
 		counted := []any{n[0], n[1], s.Refused.Sum(), n[2], n[3]}
 		t.add(slices.Concat([]any{s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
 			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints)}, counted, []any{s.Family, s.Failures, s.Held, s.Queued,
-			s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path)})...)
+			s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path), strings.Join(s.Wrong, "; ")})...)
 	}
 	return t
 }

@@ -53,6 +53,17 @@ func statusTable(s *api.Status) *table {
 		limit = fmt.Sprintf("of %d", s.Descriptors.Limit)
 	}
 	row("Descriptors", "%d %s", s.Descriptors.Used, limit)
+	if s.ConditionCount == 0 {
+		row("Conditions", "none: nothing is rejected, ignored or leads nowhere")
+		return t
+	}
+	row("Conditions", "%d", s.ConditionCount)
+	for _, c := range s.Conditions {
+		t.add("  "+c.Reason, fmt.Sprintf("%s (for %s)", c.Text, since(c.Since)))
+	}
+	if more := s.ConditionCount - len(s.Conditions); more > 0 {
+		t.add("", fmt.Sprintf("and %d more", more))
+	}
 	return t
 }
 
@@ -82,7 +93,8 @@ func chosen(c *api.Chosen, none string) string {
 
 func source(s *api.Source) string {
 	if s.APIServer == "" {
-		return "manifests " + strings.Join(s.Manifests, ", ")
+		return fmt.Sprintf("manifests %s: %d files, %d of them rejected", strings.Join(s.Manifests, ", "), s.Files,
+			s.Rejected)
 	}
 	text := s.APIServer
 	if s.Contact != nil {

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/check"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/cli"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
@@ -26,6 +27,7 @@ const loadTimeout = 3 * time.Minute
 var others = []cli.Command{
 	{Name: "upgrade", Short: "Make the running process hand over to a new one", Run: upgrade.Request},
 	{Name: "explain", Short: "Show which endpoint a client gets, and why", Run: explain.Run},
+	{Name: "check", Short: "Check a configuration and manifests before a start", Run: check.Run},
 	{Name: "wait", Short: "Wait to be stopped", Run: wait, Hidden: true},
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
 )
 
 // settings is what flags are bound to, before any check.
@@ -62,38 +64,13 @@ func (s *settings) meant(err error) string {
 	if !errors.As(err, &missing) {
 		return ""
 	}
-	name, best := missing.GetSpecifiedName(), ""
-	least := min(3, len(name)/3) // more mistakes than this make another word
-	s.flags.VisitAll(func(f *pflag.Flag) {
-		if d := distance(name, f.Name); d <= least {
-			least, best = d-1, f.Name
-		}
-	})
+	var names []string
+	s.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	best := nearest.Of(missing.GetSpecifiedName(), slices.Values(names))
 	if best == "" {
 		return ""
 	}
 	return ": did you mean --" + best + "?"
-}
-
-// distance counts the letters to put in, take out or change to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // complete combines flags and the file. The file takes precedence, but for the few

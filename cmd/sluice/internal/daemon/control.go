@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
@@ -26,15 +27,12 @@ type control struct {
 	log     *zap.Logger
 	agent   *agent.Agent
 	convert kube.Converter
-	leftOut func(kube.LeftOut) // reports it
-	ignored func(kube.Ignored)
+	wrong   *conditions.Set
 	checks  status.ServiceChecks
 
 	primary  atomic.Pointer[[]netip.Addr]                // those of the Node object
 	eligible atomic.Bool                                 // load balancers may send connections to this node
 	services atomic.Pointer[lists.List[*corev1.Service]] // of the last conversion
-
-	ignoredNow atomic.Int64 // annotations that are of no use
 }
 
 // desired converts objects, and serves the health checks that they ask for.
@@ -44,14 +42,11 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 	r := c.convert.Convert(objects, kube.Options{
 		ServiceProxyName: c.config.Source.ServiceProxyName,
 		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods()}},
+		Whole:            !c.config.FromAPI(),
 	})
-	for _, l := range r.LeftOut {
-		c.leftOut(l)
+	for _, f := range r.Findings {
+		c.wrong.Put("service "+f.Service.Namespace+"/"+f.Service.Name, conditionsOf(f))
 	}
-	for _, i := range r.Ignored {
-		c.ignored(i)
-	}
-	c.ignoredNow.Store(int64(r.IgnoredNow))
 	primary := r.Facts.Addresses
 	c.primary.Store(&primary)
 	// Without a Node manifest nothing speaks against it; a cluster has a Node.
@@ -63,6 +58,16 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 	checks := slices.SortedFunc(maps.Keys(wanted), netip.AddrPort.Compare)
 	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Checks: checks, Changes: changes(r.Changes),
 		Hosts: objects.OnNode}
+}
+
+// conditionsOf is what there is to say of a Service.
+func conditionsOf(f kube.Findings) (out []conditions.Condition) {
+	for i := range f.List {
+		found := &f.List[i]
+		out = append(out, conditions.Condition{Reason: found.Reason, Namespace: f.Service.Namespace,
+			Service: f.Service.Name, Text: found.Describe(f.Service.Namespace)})
+	}
+	return out
 }
 
 // changes is what led to a conversion, in the agent's form.

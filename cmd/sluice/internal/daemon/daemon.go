@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
@@ -65,6 +66,7 @@ type daemon struct {
 	control  *control
 	reports  *reports
 	journal  *journal.Journal
+	wrong    conditions.Set // what is rejected, ignored or leads nowhere
 	history  *history.Recorder
 	lineage  lineage
 	serving  atomic.Int64 // lineage.serving, in ns since 1970; 0: not yet
@@ -147,7 +149,7 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 			debug.FreeOSMemory() // what the start took beyond
 		})
 	}()
-	if d.source, err = newSource(&d.Config, d.Log, d.journal); err != nil {
+	if d.source, err = newSource(&d.Config, &d.wrong, d.Log, d.journal); err != nil {
 		return false, err
 	}
 	process := &d.Config.Process
@@ -194,7 +196,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.steering.queues.choose(d.data.lb, sharesOf(&c.DataPath))
-	d.control = &control{config: c, log: d.Log}
+	d.control = &control{config: c, log: d.Log, wrong: &d.wrong}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
 		Moving:   &agent.Moving{Move: d.data.udp.Move, Leave: d.data.udp.Leave, Settle: d.data.udp.Settle},
@@ -215,11 +217,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
 	}
-	if d.reports, err = newReports(c, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
+	if d.reports, err = newReports(c, &d.wrong, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
 	d.steering.queues.reportTo(d.reports)
-	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
+	d.wrong.Began = d.reports.began
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	d.data.lb.OnNeed = d.reports.need
 	d.checks = checks.New(d.data.lb, d.data.budget.Limit)
@@ -342,8 +344,12 @@ func (d *daemon) keepTCPPort() {
 
 // state is what is handed over, or taken.
 func (d *daemon) state() *handover.State {
-	return &handover.State{Program: d.Version, Loops: d.data.loops, LB: d.data.lb,
+	s := &handover.State{Program: d.Version, Loops: d.data.loops, LB: d.data.lb,
 		TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp, Agent: d.agent, Journal: d.journal, Kernel: d.kernel}
+	if m, ok := d.source.(*manifests); ok {
+		s.Manifests, s.Loses = m.loader.Applied, m.loses
+	}
+	return s
 }
 
 // inheritLock takes the instance lock of the process that everything was taken over from,

@@ -73,7 +73,7 @@ func (d *daemon) serveAPI() {
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel},
 		Loops:   d.Config.DataPath.Loops, Kernel: d.kernel.Counts,
-		Journal: d.journal, Settings: d.Config.Settings, Status: d.status, History: d.history}
+		Journal: d.journal, Wrong: d.wrong.All, Settings: d.Config.Settings, Status: d.status, History: d.history}
 	d.showPage(sources)
 	path := d.Config.Process.APISocket
 	if path == config.NoSocket {
@@ -160,10 +160,11 @@ func (d *daemon) status() api.Status {
 
 // from says where Services come from.
 func (d *daemon) from() api.Source {
-	w, ok := d.source.(*kubeapi.Watcher)
-	if !ok {
-		return api.Source{Manifests: d.Config.Source.Manifests}
+	if m, ok := d.source.(*manifests); ok {
+		r := m.last.Load()
+		return api.Source{Manifests: d.Config.Source.Manifests, Files: r.Files, Rejected: r.Rejected}
 	}
+	w := d.source.(*kubeapi.Watcher)
 	last, trouble := w.Contact()
 	return api.Source{APIServer: w.Connection.Host, Contact: unlessZero(last), Trouble: trouble}
 }

@@ -8,12 +8,13 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 	"github.com/sluice-lb/sluice/lb"
@@ -22,22 +23,31 @@ import (
 // reports turns what happens into events. Its methods may be called by any goroutine.
 type reports struct {
 	recorder *events.Recorder
+	wrong    *conditions.Set
 	journal  *journal.Journal
 	node     string // this node's name
 	log      *zap.Logger
 	stopping *atomic.Bool
 	needs    chan lb.ID // Services without endpoints for which clients wait
+	each     flowcontrol.RateLimiter
+	more     atomic.Bool // conditions begin that are not reported
 }
+
+// At most so many conditions that begin at once are reported one by one, and so many a second later.
+const (
+	conditionBurst = 50
+	conditionRate  = 1
+)
 
 // maxNeeds is how many Services may wait to be reported to need endpoints; those beyond are, 30 s later.
 const maxNeeds = 256
 
 // newReports returns reports to the API server where Services come from there, else to the
 // log. uidOf returns the UID of a Service.
-func newReports(c *config.Config, log *zap.Logger, j *journal.Journal, uidOf func(namespace, name string) types.UID,
-	stopping *atomic.Bool) (*reports, error) {
-	r := &reports{recorder: events.NewLog(j), journal: j, node: c.Node.Name, log: log, stopping: stopping,
-		needs: make(chan lb.ID, maxNeeds)}
+func newReports(c *config.Config, wrong *conditions.Set, log *zap.Logger, j *journal.Journal,
+	uidOf func(namespace, name string) types.UID, stopping *atomic.Bool) (*reports, error) {
+	r := &reports{recorder: events.NewLog(j), wrong: wrong, journal: j, node: c.Node.Name, log: log, stopping: stopping,
+		needs: make(chan lb.ID, maxNeeds), each: flowcontrol.NewTokenBucketRateLimiter(conditionRate, conditionBurst)}
 	if !c.FromAPI() {
 		return r, nil
 	}
@@ -86,10 +96,10 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		case r.stopping.Load(): // then it is no failure
 		case a.Err != nil && !failing:
 			failing = true
-			r.recorder.Record(events.SyncFailed(a.Err))
+			r.begins("sync", events.SyncFailed(a.Err))
 		case a.Err == nil && failing:
 			failing = false
-			r.recorder.Record(events.Synced())
+			r.ends("sync", events.Synced())
 		}
 	}
 }
@@ -97,47 +107,49 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 // conflict reports when a conflict over a node port starts and ends.
 func (r *reports) conflict(c agent.Conflict) {
 	if c.Err != nil {
-		r.recorder.Record(events.PortClaimed(c.Service, r.node, c.Err))
+		r.begins("port "+c.Frontend.String(), events.PortClaimed(c.Service, r.node, c.Err))
 		return
 	}
-	r.recorder.Record(events.PortReleased(c.Service, c.Frontend, r.node))
+	r.ends("port "+c.Frontend.String(), events.PortReleased(c.Service, c.Frontend, r.node))
 }
 
 // shortage reports when ports of a Service are not served because file descriptors are few, and when that is over.
 func (r *reports) shortage(s agent.Shortage) {
 	if s.Err != nil {
-		r.recorder.Record(events.PortsNotServed(s.Service, r.node, s.Err))
+		r.begins("sockets "+s.Service.String(), events.PortsNotServed(s.Service, r.node, s.Err))
 		return
 	}
-	r.recorder.Record(events.PortsServed(s.Service, r.node))
+	r.ends("sockets "+s.Service.String(), events.PortsServed(s.Service, r.node))
 }
 
 // fallback reports when a Service is not on the data path that it requests, and when that
 // is over.
 func (r *reports) fallback(f agent.Fallback) {
 	if f.Reason != "" {
-		r.recorder.Record(events.PathFallback(f.Service, r.node, f.Requested, f.Path.String(), f.Reason))
+		r.begins("path "+f.Service.String(),
+			events.PathFallback(f.Service, r.node, f.Requested, f.Path.String(), f.Reason))
 		return
 	}
-	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
+	r.ends("path "+f.Service.String(), events.PathRestored(f.Service, r.node, f.Requested))
 }
 
 // policy reports when a Service does not have a policy that it requests, and when that is over.
 func (r *reports) policy(f agent.PolicyFallback) {
+	subject := "policy " + f.Policy + " of " + f.Service.String()
 	if f.Over {
-		r.recorder.Record(events.PolicyRestored(f.Service, r.node, f.Policy, f.Requested))
+		r.ends(subject, events.PolicyRestored(f.Service, r.node, f.Policy, f.Requested))
 		return
 	}
-	r.recorder.Record(events.PolicyFallback(f.Service, r.node, f.Policy, f.Requested, f.Instead, f.Reason))
+	r.begins(subject, events.PolicyFallback(f.Service, r.node, f.Policy, f.Requested, f.Instead, f.Reason))
 }
 
 // loop reports when endpoints of a Service lead back to Sluice, and when that is over.
 func (r *reports) loop(l agent.Loop) {
 	if len(l.Endpoints) > 0 {
-		r.recorder.Record(events.EndpointsLoop(l.Service, r.node, l.Endpoints))
+		r.begins("loop "+l.Service.String(), events.EndpointsLoop(l.Service, r.node, l.Endpoints))
 		return
 	}
-	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
+	r.ends("loop "+l.Service.String(), events.EndpointsLoopNoMore(l.Service, r.node))
 }
 
 // loser reports when other Services own addresses of a Service, and when that is over.
@@ -178,25 +190,38 @@ func (r *reports) needPods(ctx context.Context) {
 	}
 }
 
-// leftOut reports that endpoints of a Service are left out.
-func (r *reports) leftOut(l kube.LeftOut) {
-	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
+// begins reports something that is a condition until ends.
+func (r *reports) begins(subject string, e events.Event) {
+	r.wrong.Note(subject, []conditions.Condition{{Reason: e.Reason, Namespace: e.Namespace, Service: e.Service,
+		Text: e.Note}})
+	r.recorder.Record(e)
 }
 
-// ignored reports that an annotation is of no use.
-func (r *reports) ignored(i kube.Ignored) {
-	r.log.Warn("ignoring an annotation", zap.String("namespace", i.Service.Namespace),
-		zap.String("service", i.Service.Name), zap.String("annotation", i.Annotation), zap.Error(i))
-	r.recorder.Record(events.AnnotationIgnored(i.Service, r.node, i.Annotation, i))
+// ends reports that it is over.
+func (r *reports) ends(subject string, e events.Event) {
+	r.wrong.Note(subject, nil)
+	r.recorder.Record(e)
+}
+
+// began reports a condition that has begun: each, or once that there are more.
+func (r *reports) began(c conditions.Condition) {
+	if r.each.TryAccept() {
+		r.more.Store(false)
+		r.recorder.Record(events.Wrong(c, r.node))
+		return
+	}
+	if !r.more.Swap(true) {
+		r.log.Warn("more is rejected, ignored or leads nowhere than is reported one by one: sluice status lists all")
+	}
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.
-func (r *reports) check(of status.ServiceHealth, _ netip.AddrPort, err error) {
+func (r *reports) check(of status.ServiceHealth, at netip.AddrPort, err error) {
 	if err != nil {
-		r.recorder.Record(events.CheckFailed(of.Namespace, of.Name, r.node, err))
+		r.begins("check "+at.String(), events.CheckFailed(of.Namespace, of.Name, r.node, err))
 		return
 	}
-	r.recorder.Record(events.CheckServed(of.Namespace, of.Name, r.node))
+	r.ends("check "+at.String(), events.CheckServed(of.Namespace, of.Name, r.node))
 }
 
 // binding returns what reports that the address of a flag is not served, and logs that it

@@ -3,10 +3,14 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
@@ -24,9 +28,9 @@ type source interface {
 
 // newSource returns the source that cfg asks for. The error is one of cfg: nothing
 // has been started.
-func newSource(cfg *config.Config, log *zap.Logger, j *journal.Journal) (source, error) {
+func newSource(cfg *config.Config, wrong *conditions.Set, log *zap.Logger, j *journal.Journal) (source, error) {
 	if !cfg.FromAPI() {
-		return newManifests(cfg.Source.Manifests, log)
+		return newManifests(cfg.Source.Manifests, wrong, log)
 	}
 	kubeapi.LogTo(log)
 	connection, err := kubeapi.RESTConfig(cfg.Document.ClientConnection, cfg.Source.Master)
@@ -48,38 +52,66 @@ func newSource(cfg *config.Config, log *zap.Logger, j *journal.Journal) (source,
 // manifests is the source that reads files.
 type manifests struct {
 	loader *manifest.Loader
+	wrong  *conditions.Set
 	log    *zap.Logger
 	last   atomic.Pointer[manifest.Result]
 }
 
-// newManifests reads the files for the first time. Any problem is an error: there is
-// no last good state to fall back to yet.
-func newManifests(paths []string, log *zap.Logger) (*manifests, error) {
-	m := &manifests{loader: &manifest.Loader{Paths: paths}, log: log}
+// newManifests reads the files for the first time. A path that cannot be read is an error; a file that is rejected
+// keeps no other from being served.
+func newManifests(paths []string, wrong *conditions.Set, log *zap.Logger) (*manifests, error) {
+	m := &manifests{loader: &manifest.Loader{Paths: paths}, wrong: wrong, log: log}
 	result, _ := m.loader.Load()
 	m.last.Store(&result)
+	if !result.Lost {
+		return m, nil
+	}
 	var errs []error
 	for _, problem := range result.Problems {
 		errs = append(errs, problem)
 	}
-	for _, warning := range result.Warnings {
-		log.Warn("manifest", zap.Error(warning))
-	}
-	return m, errors.Join(errs...)
+	return nil, errors.Join(errs...)
 }
 
 // Run is the method of source.
 func (m *manifests) Run(ctx context.Context, changed func(kube.Objects)) {
-	changed(m.last.Load().Objects)
-	m.loader.Watch(ctx, func(result manifest.Result) {
-		problems, warnings := result.Since(*m.last.Swap(&result))
-		for _, problem := range problems {
-			m.log.Error("manifest rejected, keeping the last good state of the file", zap.Error(problem))
-		}
-		for _, warning := range warnings {
-			m.log.Warn("manifest", zap.Error(warning))
-		}
+	apply := func(result manifest.Result) {
+		m.last.Store(&result)
+		m.wrong.Put("manifests", wrongIn(result))
 		m.log.Debug("manifests read", zap.Int("files", result.Files), zap.Int("objects", result.Objects.Len()))
 		changed(result.Objects)
-	})
+	}
+	apply(*m.last.Load())
+	m.loader.Watch(ctx, apply)
+}
+
+// loses says which files that are rejected here are among those of which another process serves the last valid state.
+func (m *manifests) loses(applied []string) error {
+	var errs []error
+	for _, p := range m.last.Load().Problems {
+		path, err := filepath.Abs(p.File)
+		if err == nil && slices.Contains(applied, path) {
+			errs = append(errs, p)
+		}
+	}
+	if errs == nil {
+		return nil
+	}
+	return fmt.Errorf("the running process serves the last valid state of files that are rejected now: mend them or "+
+		"remove them: %w", errors.Join(errs...))
+}
+
+// wrongIn is what is wrong with files.
+func wrongIn(r manifest.Result) (out []conditions.Condition) {
+	for _, p := range r.Problems {
+		out = append(out, conditions.Condition{Reason: conditions.ManifestRejected, Text: p.Error()})
+	}
+	for _, w := range r.Warnings {
+		reason := conditions.ManifestWarning
+		if w.Kind == manifest.Unread {
+			reason = conditions.ManifestIgnored
+		}
+		out = append(out, conditions.Condition{Reason: reason, Text: w.Error()})
+	}
+	return out
 }

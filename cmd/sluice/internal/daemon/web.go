@@ -50,7 +50,7 @@ func (d *daemon) serveWeb() error {
 		d.checks.Changed()
 	})
 	c := &d.Config.Document
-	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
+	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.detail, m.ObserveProbe),
 		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	if who := d.Config.Page; who != config.PageNever {
@@ -104,7 +104,7 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		Times: d.data.lb.Times,
 		Queue: d.steering.queues.stats, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
-		Ignored: func() int { return int(d.control.ignoredNow.Load()) }}
+		Conditions: d.wrong.Counts}
 	switch from := d.source.(type) {
 	case *manifests:
 		sources.Manifests = func() manifest.Result { return *from.last.Load() }
@@ -140,6 +140,19 @@ func (d *daemon) health() status.Health {
 		Serving:      s.Applied > 0 && !d.stopping.Load()}
 	for _, f := range d.steering.served {
 		h.Families = append(h.Families, f.Name)
+	}
+	return h
+}
+
+// detail is health with what is wrong, in few words.
+func (d *daemon) detail() status.Health {
+	const few = 10
+	h, all := d.health(), d.wrong.All()
+	for _, c := range all[:min(few, len(all))] {
+		h.Wrong = append(h.Wrong, c.Reason+": "+c.Text)
+	}
+	if more := len(all) - few; more > 0 {
+		h.Wrong = append(h.Wrong, fmt.Sprintf("and %d more: sluice status lists them", more))
 	}
 	return h
 }

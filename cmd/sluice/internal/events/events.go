@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -180,12 +181,14 @@ func NeedPods(id lb.ID, node string) Event {
 		Note: fmt.Sprintf("clients on node %s wait for an endpoint of %s to be ready", node, id)}
 }
 
-// AnnotationIgnored says that an annotation of a Service, or of its endpoints, is of no use.
-func AnnotationIgnored(service lb.Name, node, annotation string, err error) Event {
-	return Event{Namespace: service.Namespace, Service: service.Name, Warning: true,
-		Reason: "AnnotationIgnored", Action: "ReadAnnotations",
-		Note: fmt.Sprintf("node %s ignores the annotation %s of %s/%s: %v", node, annotation, service.Namespace,
-			service.Name, err)}
+// Wrong says that something of a Service, or of what is read, is rejected, ignored or leads nowhere.
+func Wrong(c conditions.Condition, node string) Event {
+	e := Event{Namespace: c.Namespace, Service: c.Service, Warning: true, Reason: c.Reason, Action: "ReadObjects",
+		Note: c.Text}
+	if c.Service != "" {
+		e.Note = fmt.Sprintf("node %s: %s", node, c.Text)
+	}
+	return e
 }
 
 // OwnAddress says that an address of a Service is the node's own, so that connections to the
@@ -213,13 +216,6 @@ func AddressTaken(l lb.Loser, node string) Event {
 func AddressTakenNoMore(id lb.ID, node string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "AddressTakenNoMore", Action: "ServeAddress",
 		Note: fmt.Sprintf("no other Service owns an address of %s on node %s any more", id, node)}
-}
-
-// EndpointsLeftOut says that endpoints of a Service get no connections because of their
-// addresses.
-func EndpointsLeftOut(namespace, service, node, why string) Event {
-	return Event{Namespace: namespace, Service: service, Warning: true,
-		Reason: "EndpointsLeftOut", Action: "ReadEndpoints", Note: fmt.Sprintf("node %s: %s", node, why)}
 }
 
 // SyncFailed says that a change, or a repair, could not be applied.

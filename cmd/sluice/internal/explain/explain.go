@@ -150,7 +150,8 @@ func (q *query) answer(w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	r := new(kube.Converter).Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
+	r := new(kube.Converter).Convert(objects, kube.Options{Whole: true,
+		Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
 	here := r.Facts.Node
 	here.Addresses = slices.Concat(here.Addresses, local)
 	primary := slices.Concat(r.Facts.Addresses, node.DefaultAddrs())
@@ -183,9 +184,11 @@ func (q *query) answer(w io.Writer) (err error) {
 			fmt.Fprintf(w, "  packet filter %s\n", q.packetFilter())
 		}
 		writePolicies(w, s, c.Path)
-		for _, i := range r.Ignored {
-			if i.Service == s.ID.Service() {
-				fmt.Fprintf(w, "annotation %s is ignored: %v\n", i.Annotation, i)
+		for _, found := range r.Findings {
+			for i := range found.List {
+				if found.Service == s.ID.Service() {
+					fmt.Fprintln(w, found.List[i].Describe(found.Service.Namespace))
+				}
 			}
 		}
 		if f.Protocol == lb.SCTP && c.Path == agent.Userspace {

@@ -160,6 +160,9 @@ func (g *giver) sendSetup(ctx context.Context) (err error) {
 		Seed:  g.LB.Seed, Agent: g.Agent.State(),
 		TCP: g.TCP.Listening(), UDP: g.UDP.Listening(), SCTP: g.SCTP.Holding(), HTTP: g.listeners.list(),
 		Events: g.Journal.After(0, journal.Size), Ended: g.Kernel.Ended()}
+	if g.Manifests != nil {
+		s.Manifests = g.Manifests()
+	}
 	g.ended = s.Ended
 	if n := len(s.Events); n > 0 {
 		g.event = s.Events[n-1].Number

@@ -67,13 +67,16 @@ type setup struct {
 	PID     int
 	Files   int    // file descriptors that will follow, about
 	Seed    uint64 // of the balancer
-	Agent   agent.State
-	TCP     []tcp.Listening
-	UDP     []udp.Listening
-	SCTP    sctp.Holding
-	HTTP    []httpSocket
-	Events  []journal.Entry
-	Ended   []kernelflows.Ended
+
+	Manifests []string // of State.Manifests
+
+	Agent  agent.State
+	TCP    []tcp.Listening
+	UDP    []udp.Listening
+	SCTP   sctp.Holding
+	HTTP   []httpSocket
+	Events []journal.Entry
+	Ended  []kernelflows.Ended
 }
 
 // httpSocket is a socket of Listeners.

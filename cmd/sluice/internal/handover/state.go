@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-// State is what a process has to give, or receives. All but the last two must be set.
+// State is what a process has to give, or receives. All but the last four must be set.
 type State struct {
 	Program string // version of the program
 	Loops   *eventloop.Group
@@ -24,6 +24,11 @@ type State struct {
 	Agent   *agent.Agent
 	Journal *journal.Journal
 	Kernel  *kernelflows.Flows // what the kernel forwards
+
+	// Manifests returns the files that objects are applied of, and Loses why this process would take away what such a
+	// file of the other process says. Both may be nil.
+	Manifests func() []string
+	Loses     func(manifests []string) error
 
 	// Patience is how long the other side may take for any step while all connections
 	// go on. 0: 20 s.

@@ -106,6 +106,11 @@ func (t *taker) take(ctx context.Context, e *State, l *Listeners) error {
 	if err := t.begin(ctx, e.Program); err != nil {
 		return err
 	}
+	if e.Loses != nil {
+		if err := e.Loses(t.setup.Manifests); err != nil {
+			return err
+		}
+	}
 	e.LB.Seed = t.setup.Seed
 	if err := e.SCTP.CanAdopt(&t.setup.SCTP); err != nil {
 		return err

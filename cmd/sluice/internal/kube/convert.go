@@ -48,6 +48,10 @@ type Options struct {
 	// Facts are what is known of our node without asking: NodeName always, the
 	// others to overrule the Node object of that name in Objects.
 	Facts Facts
+
+	// Whole says that Objects are all that there are, and written by hand: then what leads nowhere is a Finding. From
+	// an API server others come a moment later, or are of other proxies.
+	Whole bool
 }
 
 // Result is what Convert makes of Objects. It shares no memory with them that
@@ -62,14 +66,8 @@ type Result struct {
 	// HealthChecks are ordered by namespace and name, IPv4 before IPv6.
 	HealthChecks []HealthCheck
 
-	// LeftOut are the Services with endpoints at loopback, link-local, multicast or
-	// unspecified addresses, as far as that has changed since the last call.
-	LeftOut []LeftOut
-
-	// Ignored are the annotations sluice.io/... that are of no use, as far as that has changed; IgnoredNow is how many
-	// there are altogether.
-	Ignored    []Ignored
-	IgnoredNow int
+	// Findings are what is ignored or leads nowhere of the Services of which that has changed since the last call.
+	Findings []Findings
 
 	// Facts are those of Options, completed by the Node object and the ServiceCIDRs.
 	Facts Facts

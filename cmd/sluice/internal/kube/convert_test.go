@@ -62,8 +62,8 @@ func TestAnnotations(t *testing.T) {
 		o.Services = slices.Clone(o.Services)
 		o.Services[0] = o.Services[0].DeepCopy()
 		o.Services[0].Annotations = nil
-		if r := k.Convert(o.lists(), Options{}); r.Ignored != nil || r.IgnoredNow != 0 {
-			t.Errorf("%v: without annotations %v, %d", c.annotations, r.Ignored, r.IgnoredNow)
+		if r := k.Convert(o.lists(), Options{}); len(findings(r)) > 0 {
+			t.Errorf("%v: without annotations %v", c.annotations, r.Findings)
 		}
 	}
 }
@@ -75,17 +75,26 @@ func checkReported(t *testing.T, k *Converter, o flat, r Result, want string) {
 	if want != "" {
 		many = 1
 	}
-	for _, i := range r.Ignored {
-		text += i.Annotation + " " + i.Error()
+	for _, f := range findings(r) {
+		text += strings.TrimPrefix(f.Text, "annotation ")
 	}
-	if len(r.Ignored) != many || r.IgnoredNow != many || !strings.Contains(text, want) {
-		t.Errorf("reported %q, %d in all, want %q", text, r.IgnoredNow, want)
+	text = strings.Replace(text, " is ignored:", "", 1)
+	if len(findings(r)) != many || !strings.Contains(text, want) {
+		t.Errorf("reported %q, want %q", text, want)
 	}
 	o.Services = slices.Clone(o.Services)
 	o.Services[0] = o.Services[0].DeepCopy()
-	if again := k.Convert(o.lists(), Options{}); again.Ignored != nil || again.IgnoredNow != many {
-		t.Errorf("reported again: %v, %d in all", again.Ignored, again.IgnoredNow)
+	if again := k.Convert(o.lists(), Options{}); again.Findings != nil {
+		t.Errorf("reported again: %v", again.Findings)
 	}
+}
+
+// findings are those of all Services that have some.
+func findings(r Result) (out []Finding) {
+	for _, f := range r.Findings {
+		out = append(out, f.List...)
+	}
+	return out
 }
 
 // TestWeights: two slices of one Service divide by their weights, each endpoint of a slice has that of the slice, and
@@ -340,15 +349,17 @@ func TestConvertLeftOut(t *testing.T) {
 			if n := len(r.Services.AppendTo(nil)[0].Backends); n != 2 {
 				t.Errorf("%d endpoints, want the two others", n)
 			}
-			if len(r.LeftOut) != 1 || r.LeftOut[0].Name != "svc-0" || r.LeftOut[0].Example != address || r.LeftOut[0].Endpoints != 1 {
-				t.Fatalf("left out: %+v", r.LeftOut)
+			f := findings(r)
+			if len(f) != 1 || r.Findings[0].Service.Name != "svc-0" || f[0].Name != o.Slices[0].Name ||
+				!strings.HasPrefix(f[0].Text, "endpoint "+address+" is ") {
+				t.Fatalf("left out: %+v", r.Findings)
 			}
 			slice := *o.Slices[0]
 			slice.Endpoints = slices.Clone(slice.Endpoints)
 			slice.Endpoints[0].Addresses = []string{"10.9.9.9"}
 			o.Slices = []*discoveryv1.EndpointSlice{&slice}
-			if r = k.Convert(o.lists(), Options{}); len(r.LeftOut) != 0 {
-				t.Errorf("reported again: %v", r.LeftOut)
+			if r = k.Convert(o.lists(), Options{}); len(r.Findings) != 0 {
+				t.Errorf("reported again: %v", r.Findings)
 			}
 		})
 	}
@@ -363,8 +374,8 @@ func TestConvertLeftOut(t *testing.T) {
 		Ports:     []corev1.EndpointPort{{Name: "http", Port: 8080}}}}}
 	o := many(1, 0)
 	o.Endpoints = append(o.Endpoints, old)
-	if r := convert(o, Options{}); len(r.LeftOut) != 1 || len(r.Services.AppendTo(nil)[0].Backends) != 1 {
-		t.Errorf("of Endpoints: left out %v, %d endpoints", r.LeftOut, len(r.Services.AppendTo(nil)[0].Backends))
+	if r := convert(o, Options{}); len(findings(r)) != 1 || len(r.Services.AppendTo(nil)[0].Backends) != 1 {
+		t.Errorf("of Endpoints: left out %v, %d endpoints", r.Findings, len(r.Services.AppendTo(nil)[0].Backends))
 	}
 }
 

@@ -29,6 +29,7 @@ type Converter struct {
 
 	groups map[objectKey]*group
 	own    []*group // those with a Service of ours, by namespace and name
+	whole  bool     // Options.Whole
 
 	services     lists.List[*lb.Service] // of own, as the last Result has them
 	healthChecks []HealthCheck
@@ -37,8 +38,6 @@ type Converter struct {
 	dirty []*group
 	twice bool  // two objects had one name
 	came  int64 // Services so far
-
-	ignored int // annotations of all groups
 }
 
 type objectKey struct{ namespace, name string }
@@ -60,8 +59,10 @@ type group struct {
 	services     []*lb.Service
 	at           int // in Converter.services
 	healthChecks []HealthCheck
-	leftOut      LeftOut
+	foreign      bool // there is a Service, and it is another proxy's
+	leftOut      leftOut
 	ignored      []policies.Ignored
+	findings     []Finding
 }
 
 // Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
@@ -81,7 +82,7 @@ type group struct {
 // of type FQDN, of headless Services or without the label
 // kubernetes.io/service-name; slice ports without a name or number; all but the
 // first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::;
-// endpoints at loopback, link-local or multicast addresses (Result.LeftOut).
+// endpoints at loopback, link-local or multicast addresses (Result.Findings).
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
 	if options.ServiceProxyName == "" { // else other addresses in there are those of another proxy
@@ -89,7 +90,7 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	}
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
 		*k = Converter{groups: make(map[objectKey]*group, o.Services.Len()), proxyName: options.ServiceProxyName,
-			facts: facts}
+			facts: facts, whole: options.Whole}
 	}
 	changes := k.compare(o)
 	if !facts.equal(k.facts) {
@@ -193,6 +194,11 @@ func (k *Converter) ours(svc *corev1.Service) bool {
 // is ours.
 func (k *Converter) setService(svc, to *corev1.Service) {
 	if !k.ours(svc) {
+		if k.whole {
+			g := k.group(objectKey{svc.Namespace, svc.Name})
+			g.foreign = to != nil
+			k.touch(g)
+		}
 		return
 	}
 	g := k.group(objectKey{svc.Namespace, svc.Name})
@@ -244,34 +250,28 @@ func (k *Converter) sort() (same bool) {
 	return same
 }
 
-// convert converts what is dirty, and drops groups that nothing is left of. It notes in r which
-// endpoints are left out, and which annotations are of no use, that were not before. It reports whether each has as
-// many ports as before, and nothing to do with health checks.
+// convert converts what is dirty, and drops groups that nothing is left of. It notes in r what is to be said of them,
+// where that has changed. It reports whether each has as many ports as before, and nothing to do with health checks.
 func (k *Converter) convert(r *Result) (same bool) {
 	c := converter{facts: k.facts}
 	same = true
 	for _, g := range k.dirty {
-		was, ignored, ports, checked := g.leftOut, g.ignored, len(g.services), g.healthChecks != nil
-		g.dirty, g.services, g.healthChecks, g.ignored = false, nil, nil, nil
+		was, ports, checked := g.findings, len(g.services), g.healthChecks != nil
+		g.dirty, g.services, g.healthChecks = false, nil, nil
+		g.ignored, g.leftOut, g.findings = nil, leftOut{}, nil
 		switch {
 		case g.service != nil:
 			c.convert(g)
-			if g.leftOut.Endpoints > 0 && g.leftOut != was {
-				r.LeftOut = append(r.LeftOut, g.leftOut)
-			}
-			for _, i := range g.ignored {
-				if !slices.Contains(ignored, i) {
-					r.Ignored = append(r.Ignored, Ignored{lb.Name{Namespace: g.namespace, Name: g.name}, i})
-				}
-			}
-		case len(g.slices) == 0 && g.old == nil:
+		case len(g.slices) == 0 && g.old == nil && !g.foreign:
 			delete(k.groups, g.objectKey)
 		default:
 			g.came = 0
 		}
-		k.ignored += len(g.ignored) - len(ignored)
+		k.find(g)
+		if !slices.Equal(was, g.findings) {
+			r.Findings = append(r.Findings, Findings{lb.Name{Namespace: g.namespace, Name: g.name}, g.findings})
+		}
 		same = same && len(g.services) == ports && !checked && g.healthChecks == nil
 	}
-	r.IgnoredNow = k.ignored
 	return same
 }

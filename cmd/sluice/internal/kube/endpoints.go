@@ -33,7 +33,6 @@ func (p *slicePort) compare(id *lb.ID) int {
 // Service and its slices may have tens of thousands of ports.
 func (c *converter) index() {
 	c.indexed = c.indexed[:0]
-	c.leftOut = LeftOut{Namespace: c.namespace, Name: c.name}
 	if len(c.slices) > 0 {
 		for _, slice := range c.slices {
 			c.indexSlice(slice)

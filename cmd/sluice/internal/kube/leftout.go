@@ -5,27 +5,26 @@ import (
 	"net/netip"
 )
 
-// LeftOut is the endpoints of one Service that no connection may go to, because of where
+// leftOut is the endpoints of one Service that no connection may go to, because of where
 // their addresses are.
-type LeftOut struct {
-	Namespace, Name string // of the Service
-	Endpoints       int    // how many
-	Example         string // the first of them
-	Reason          string // why that one is left out
+type leftOut struct {
+	endpoints int    // how many
+	example   string // the first of them
+	reason    string // why that one is left out
 }
 
 // String returns "endpoint 127.0.0.1 is a loopback address, ...", and how many more there are.
-func (l LeftOut) String() string {
-	text := fmt.Sprintf("endpoint %s is %s", l.Example, l.Reason)
-	if l.Endpoints > 1 {
-		text += fmt.Sprintf("; and %d more are left out", l.Endpoints-1)
+func (l leftOut) String() string {
+	text := fmt.Sprintf("endpoint %s is %s", l.example, l.reason)
+	if l.endpoints > 1 {
+		text += fmt.Sprintf("; and %d more are left out", l.endpoints-1)
 	}
 	return text
 }
 
-func (l *LeftOut) add(address, reason string) {
-	if l.Endpoints++; l.Endpoints == 1 {
-		l.Example, l.Reason = address, reason
+func (l *leftOut) add(address, reason string) {
+	if l.endpoints++; l.endpoints == 1 {
+		l.example, l.reason = address, reason
 	}
 }
 
@@ -35,7 +34,7 @@ func (l *LeftOut) add(address, reason string) {
 func untrusted(addr netip.Addr) string {
 	switch {
 	case addr.IsLoopback():
-		return "a loopback address, which is that of this node's own programs"
+		return "a loopback address, which is that of this node's own programs: give the node's own address"
 	case addr.IsLinkLocalUnicast():
 		return "a link-local address, at which there may be the metadata of a cloud"
 	case addr.IsMulticast():

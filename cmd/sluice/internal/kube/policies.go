@@ -10,12 +10,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Ignored is an annotation of a Service, or of one of its EndpointSlices, that is of no use.
-type Ignored struct {
-	Service lb.Name
-	policies.Ignored
-}
-
 // readPolicies reads what the Service requests. What it says of annotations is complete after the slices are read, too.
 func (c *converter) readPolicies() {
 	c.policies, c.ignored = policies.Read(c.service.Annotations, checks.Check)

@@ -5,10 +5,20 @@ import "sync"
 // large is how many bytes a file may have that is decoded while others wait: those take some 50 ms.
 const large = 256 << 10
 
+// wake holds at most one token: there is something to be looked at.
+type wake chan struct{}
+
+func (w wake) notify() {
+	select {
+	case w <- struct{}{}:
+	default: // a token lies there already
+	}
+}
+
 // apart decodes large files beside everything else, one after the other: a Service of 65,535 ports takes a second.
 type apart struct {
-	decoded chan struct{} // one token: there is something to be looked at
-	one     sync.Mutex    // held while a file is decoded
+	decoded wake
+	one     sync.Mutex // held while a file is decoded
 	running sync.WaitGroup
 }
 
@@ -20,9 +30,6 @@ func (a *apart) decode(f *file, data []byte) {
 		a.one.Lock()
 		defer a.one.Unlock()
 		done <- f.parse(data)
-		select {
-		case a.decoded <- struct{}{}:
-		default: // a token lies there already
-		}
+		a.decoded.notify()
 	})
 }

@@ -5,11 +5,9 @@ package manifest
 import (
 	"cmp"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
-	"os"
 	"slices"
 	"time"
 
@@ -28,9 +26,6 @@ const (
 	// fineTime is that step where a time has parts of a millisecond, as nearly all file
 	// systems have them: two ticks of the slowest clock that kernels take it from (100 Hz).
 	fineTime = 20 * time.Millisecond
-
-	// maxWriting bounds how long a file that keeps changing is waited for.
-	maxWriting = time.Second
 )
 
 // file is one manifest and what is known of it.
@@ -42,6 +37,8 @@ type file struct {
 	stat      fs.FileInfo // when it was read last; nil to have it read again
 	readAt    time.Time
 	writing   time.Time                       // since when it has been waited for; zero if it is not
+	looking   chan *look                      // what the file system says, once it answers; nil: it is not asked
+	wake      wake                            // of the Loader
 	documents map[[sha256.Size]byte]*document // those of the last read, by their text
 	apart     *apart                          // where it is decoded if it is large; nil: at once
 	decoding  chan *version                   // what it says now, once that is known; nil: it is
@@ -95,73 +92,47 @@ type placed struct {
 
 func (p placed) line() int { return p.base + p.object.line }
 
-// refresh reads the file if it may have changed. dirty reports that something
-// about it is new. When quiet is not 0, a file that changed less than that long
-// ago is taken for one that is still being written: it is left alone, and busy
-// asks to be called again.
-func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
+// refresh reads the file if it may have changed. dirty reports that something about it is new. When the pass is to find
+// files quiet, one that changed less than that long ago is taken for one that is still being written, as is one that a
+// program has open for writing: it is left alone, and again says when to call again. 0: there is no need to.
+func (f *file) refresh(p *pass) (dirty bool, again time.Duration) {
 	if f.decoding != nil {
 		select {
 		case f.next = <-f.decoding:
 			f.decoding = nil
-			return true, true // it may have changed meanwhile
+			return true, quiet // it may have changed meanwhile
 		default:
-			return false, false
+			return false, 0
 		}
 	}
-	now := time.Now()
-	stat, err := os.Stat(f.path)
-	if err != nil {
-		if _, gone := os.Lstat(f.path); errors.Is(gone, fs.ErrNotExist) {
-			return false, true // since it was listed; the next listing shows it
-		}
-	}
-	if reason := unfit(stat, err); reason != "" {
-		return f.unreadable(reason), false
-	}
-	if f.unchanged(stat) {
-		return false, false
-	}
-	wait := quiet > 0 && (f.writing.IsZero() || now.Sub(f.writing) < maxWriting)
-	age := now.Sub(stat.ModTime())
-	if !wait || age < 0 || age >= quiet {
-		data, err := os.ReadFile(f.path)
-		after, gone := os.Stat(f.path)
-		if reason := unfit(after, cmp.Or(err, gone)); reason != "" {
-			return f.unreadable(reason), false
-		}
-		whole := sameContent(stat, after)
-		if whole || !wait {
-			f.stat, f.readAt, f.writing, f.problem = stat, now, time.Time{}, nil
-			if f.apart != nil && len(data) > large {
-				f.apart.decode(f, data)
-				return false, !whole
-			}
-			f.next = f.parse(data)
-			return true, !whole
-		}
-	}
-	if f.writing.IsZero() {
-		f.writing = now
-	}
-	return false, true
-}
-
-// unfit returns why what os.Stat says, or an error, is of no manifest; nothing if it may be.
-func unfit(stat fs.FileInfo, err error) string {
+	l := f.look(p)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "is a symbolic link to nothing; restore what it points to, or remove it"
-	case err != nil:
-		return fmt.Sprintf("cannot be read: %v; make it readable or remove it", cause(err))
-	case stat.IsDir():
-		return "is a folder, and folders in a folder are not read; rename or remove it"
-	case !stat.Mode().IsRegular():
-		return "is no regular file; remove it"
-	case stat.Size() > maxFileSize:
-		return fmt.Sprintf("is larger than %d MiB; split it", maxFileSize>>20)
+	case l == nil:
+		return f.unreadable(fmt.Sprintf("does not answer: to read it has taken %s and goes on; "+
+			"restore its file system, or remove it", patience)), 0
+	case l.gone:
+		return false, quiet // the next listing shows it
+	case l.reason != "":
+		return f.unreadable(l.reason), 0
+	case l.same:
+		return false, 0
+	case l.busy:
+		if f.writing.IsZero() {
+			f.writing = l.at
+		}
+		const most = 100 * time.Millisecond
+		return false, min(max(quiet, l.at.Sub(f.writing)/8), most)
 	}
-	return ""
+	f.stat, f.readAt, f.writing, f.problem = l.stat, l.at, time.Time{}, nil
+	if !l.whole {
+		again = quiet
+	}
+	if f.apart != nil && len(l.data) > large {
+		f.apart.decode(f, l.data)
+		return false, again
+	}
+	f.next = f.parse(l.data)
+	return true, again
 }
 
 // trial returns the version that is applied unless it conflicts with
@@ -171,6 +142,11 @@ func (f *file) trial() *version {
 		return f.next
 	}
 	return f.good
+}
+
+// rejected reports whether what the file says now is not what is applied.
+func (f *file) rejected() bool {
+	return f.problem != nil || f.next != nil && (len(f.next.problems) > 0 || len(f.conflicts) > 0)
 }
 
 // owners yields what a version, which may be nil, claims.
@@ -195,27 +171,6 @@ func (f *file) unreadable(reason string) bool {
 	known := f.problem != nil && *f.problem == problem && f.next == nil
 	f.problem, f.next, f.stat, f.writing = &problem, nil, nil, time.Time{}
 	return !known
-}
-
-// cause returns an error without the path that a fs.PathError repeats.
-func cause(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		return pathError.Err
-	}
-	return err
-}
-
-func (f *file) unchanged(stat fs.FileInfo) bool {
-	step := coarseTime
-	if stat.ModTime().Nanosecond()%int(time.Millisecond) != 0 {
-		step = fineTime
-	}
-	return f.stat != nil && sameContent(f.stat, stat) && f.readAt.Sub(stat.ModTime()) > step
-}
-
-func sameContent(a, b fs.FileInfo) bool {
-	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
 
 // parse reads the content of the file, and reuses the documents of the last time
@@ -250,10 +205,10 @@ func (f *file) parse(data []byte) *version {
 			v.add(placed{o, f, c.base})
 		}
 		for _, e := range c.doc.problems {
-			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
+			v.problems.add(e.at(f.path, c.base))
 		}
 		for _, e := range c.doc.warnings {
-			v.warnings.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
+			v.warnings.add(e.at(f.path, c.base))
 		}
 	}
 	owners := make(map[claim]placed, len(v.objects))

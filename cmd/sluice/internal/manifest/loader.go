@@ -20,8 +20,11 @@ import (
 	"github.com/sluice-lb/sluice/internal/lists"
 )
 
+// startPatience is how long the first Load waits for files that are being written.
+const startPatience = 2 * time.Second
+
 // Loader reads manifests and remembers the last good state of each file. Its
-// methods must not be called concurrently; Watch calls Load.
+// methods must not be called concurrently, but for Applied.
 type Loader struct {
 	// Paths are files, of any name, and folders, of which the files *.yaml,
 	// *.yml and *.json are read, without those in folders below and without
@@ -33,6 +36,7 @@ type Loader struct {
 	// system lost an event; 0 means 10 s. It costs a stat a file.
 	Rescan time.Duration
 
+	mu       sync.Mutex // guards which files there are, and what of them is applied: for Applied
 	roots    []root
 	files    map[string]*file // by absolute path
 	order    []*file          // of the files: by path, then by name
@@ -44,6 +48,7 @@ type Loader struct {
 	slices   []*discoveryv1.EndpointSlice // so
 	loaded   bool
 	apart    *apart // of Watch
+	wake     wake   // there is something new of files
 	watchErr *Error // why Watch may notice changes late
 }
 
@@ -51,6 +56,7 @@ type Loader struct {
 type root struct {
 	path    string
 	entries []entry // when it could be read last
+	unread  reports // what it has that is not read, though that may be meant
 	problem *Error  // why it cannot be read
 }
 
@@ -60,29 +66,52 @@ type entry struct {
 	link bool
 }
 
-// Load reads what changed since the last call and returns what is applied now.
-// changed reports whether that differs from the last Result; it is true the first
-// time. Problems are in the Result: they never prevent the rest from loading.
+// Load reads what changed since the last call and returns what is applied now. changed reports whether that differs
+// from the last Result; it is true the first time. The first call waits a moment for files that are being written.
+// Problems are in the Result: they never prevent the rest from loading.
 func (l *Loader) Load() (result Result, changed bool) {
 	l.list()
-	result, changed, _ = l.read(0, l.order)
-	return result, changed
+	rest := quiet
+	if l.loaded {
+		rest = 0
+	}
+	for until := time.Now().Add(startPatience); ; l.list() {
+		result, changed, again := l.read(rest, l.order)
+		if rest == 0 || again == 0 {
+			return result, changed
+		}
+		select { // the file system tells of no writer that closes a file
+		case <-l.wake:
+		case <-time.After(again):
+		}
+		if time.Now().After(until) {
+			rest = 0
+		}
+		l.loaded = false // of a first call
+	}
 }
 
-// read reads those of the files again that changed; quiet and busy are those of file.refresh.
-func (l *Loader) read(quiet time.Duration, files []*file) (result Result, changed, busy bool) {
-	states := make([]struct{ dirty, busy bool }, len(files))
+// read reads those of the files again that changed; rest and again are those of file.refresh.
+func (l *Loader) read(rest time.Duration, files []*file) (result Result, changed bool, again time.Duration) {
+	states := make([]struct {
+		dirty bool
+		again time.Duration
+	}, len(files))
+	p := &pass{quiet: rest}
 	inParallel(len(files), func(i int) {
 		if !files[i].frozen {
-			states[i].dirty, states[i].busy = files[i].refresh(quiet)
+			states[i].dirty, states[i].again = files[i].refresh(p)
 		}
 	})
 	var dirty []*file
 	for i, f := range files {
-		if states[i].dirty {
+		s := &states[i]
+		if s.dirty {
 			dirty = append(dirty, f)
 		}
-		busy = busy || states[i].busy
+		if s.again != 0 && (again == 0 || s.again < again) {
+			again = s.again
+		}
 	}
 	if len(dirty) > 0 || len(l.removed) > 0 {
 		l.resolve(dirty)
@@ -90,7 +119,7 @@ func (l *Loader) read(quiet time.Duration, files []*file) (result Result, change
 	result = l.collect()
 	changed = !l.loaded || !equal(result, l.result)
 	l.result, l.loaded = result, true
-	return result, changed, busy
+	return result, changed, again
 }
 
 // inParallel calls do with each number below n, on as many goroutines as there are cores: more
@@ -108,20 +137,26 @@ func inParallel(n int, do func(i int)) {
 	workers.Wait()
 }
 
+// begin prepares the first Load or Watch.
+func (l *Loader) begin() {
+	if l.roots != nil {
+		return
+	}
+	l.files, l.wake = make(map[string]*file), make(wake, 1)
+	for _, path := range l.Paths {
+		l.roots = append(l.roots, root{path: path})
+	}
+}
+
 // list looks up the files of all paths.
 func (l *Loader) list() {
-	if l.roots == nil {
-		l.files = make(map[string]*file)
-		for _, path := range l.Paths {
-			l.roots = append(l.roots, root{path: path})
-		}
-	}
+	l.begin()
 	var order []*file
 	seen := make(map[string]bool)
 	for i := range l.roots {
 		r := &l.roots[i]
-		if entries, err := listEntries(r.path); err == nil {
-			r.entries, r.problem = entries, nil
+		if entries, unread, err := listEntries(r.path); err == nil {
+			r.entries, r.unread, r.problem = entries, unread, nil
 		} else {
 			r.problem = &Error{File: r.path, Kind: Unreadable, Reason: fmt.Sprintf(
 				"cannot be read: %v; restore it, let Sluice read it, or correct the path", cause(err))}
@@ -137,7 +172,7 @@ func (l *Loader) list() {
 			seen[key] = true
 			f := l.files[key]
 			if f == nil {
-				f = &file{path: e.path}
+				f = &file{path: e.path, wake: l.wake}
 				l.files[key] = f
 			}
 			f.link, f.frozen, f.apart = e.link, r.problem != nil, l.apart
@@ -150,29 +185,74 @@ func (l *Loader) list() {
 			l.removed = append(l.removed, f)
 		}
 	}
+	l.mu.Lock()
 	l.order = order
+	l.mu.Unlock()
 }
 
-// listEntries returns the manifests that path leads to, in the order of names.
-func listEntries(path string) ([]entry, error) {
+// Applied returns the absolute paths of the files that objects are applied of. It may be called from anywhere.
+func (l *Loader) Applied() (paths []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.order {
+		if f.good == nil || len(f.good.objects) == 0 {
+			continue
+		}
+		path, err := filepath.Abs(f.path)
+		if err != nil {
+			path = f.path
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// listEntries returns the manifests that path leads to, in the order of names, and what is not read there.
+func listEntries(path string) (entries []entry, unread reports, err error) {
 	stat, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !stat.IsDir() {
-		return []entry{{path: path, link: true}}, nil
+		return []entry{{path: path, link: true}}, nil, nil
 	}
 	all, err := os.ReadDir(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var entries []entry
+	var others []string
 	for _, e := range all {
-		if isManifest(e.Name()) {
-			entries = append(entries, entry{filepath.Join(path, e.Name()), e.Type()&fs.ModeSymlink != 0})
+		name := e.Name()
+		switch {
+		case isManifest(name):
+			entries = append(entries, entry{filepath.Join(path, name), e.Type()&fs.ModeSymlink != 0})
+			continue
+		case strings.HasPrefix(name, ".") || e.IsDir():
+			continue
+		case misnamed(name):
+			unread.add(&Error{File: filepath.Join(path, name), Kind: Unread,
+				Reason: "is not read: only *.yaml, *.yml and *.json are; rename it"})
 		}
+		others = append(others, name)
 	}
-	return entries, nil
+	if len(entries) == 0 {
+		const few = 5
+		reason := "no manifest in this folder, so nothing of it is served: put files *.yaml, *.yml or *.json into it"
+		if len(others) > 0 {
+			reason += "; not read: " + strings.Join(others[:min(few, len(others))], ", ")
+		}
+		if more := len(others) - few; more > 0 {
+			reason += fmt.Sprintf(" and %d more", more)
+		}
+		unread = reports{{File: path, Kind: Unread, Reason: reason}}
+	}
+	return entries, unread, nil
+}
+
+// misnamed reports whether the name of a file that is not read looks like that of a manifest: web.yaml.txt, web.YML.
+func misnamed(name string) bool {
+	name = strings.ToLower(name)
+	return isManifest(name) || isManifest(strings.TrimSuffix(name, ".txt"))
 }
 
 // isManifest reports whether an entry of a folder is read, by its name.
@@ -233,6 +313,8 @@ func (l *Loader) resolve(dirty []*file) {
 			trial[f] = f.good
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for f, v := range trial {
 		for c := range f.good.owners() {
 			delete(l.held, c)
@@ -255,10 +337,15 @@ func (l *Loader) collect() Result {
 	for _, r := range l.roots {
 		if r.problem != nil {
 			result.Problems = append(result.Problems, r.problem)
+			result.Lost = true
 		}
+		result.Warnings = append(result.Warnings, r.unread...)
 	}
 	all := values{services: l.services[:0], slices: l.slices[:0]}
 	for _, f := range l.order {
+		if f.rejected() {
+			result.Rejected++
+		}
 		if f.problem != nil {
 			result.Problems = append(result.Problems, f.problem)
 		}
@@ -292,7 +379,7 @@ func (l *Loader) collect() Result {
 // are the same objects.
 func equal(a, b Result) bool {
 	same := func(x, y *Error) bool { return *x == *y }
-	return a.Files == b.Files &&
+	return a.Files == b.Files && a.Rejected == b.Rejected && a.Lost == b.Lost &&
 		lists.Equal(a.Objects.Services, b.Objects.Services) &&
 		lists.Equal(a.Objects.Slices, b.Objects.Slices) &&
 		slices.Equal(a.Objects.Endpoints, b.Objects.Endpoints) &&
@@ -300,4 +387,27 @@ func equal(a, b Result) bool {
 		slices.Equal(a.Objects.ServiceCIDRs, b.Objects.ServiceCIDRs) &&
 		slices.EqualFunc(a.Problems, b.Problems, same) &&
 		slices.EqualFunc(a.Warnings, b.Warnings, same)
+}
+
+// Place returns where an object that is applied, or a field of it, is written down; nothing if there is no such object.
+// It reads the file again.
+func (l *Loader) Place(kind, namespace, name, field string) (file string, line int) {
+	o, ok := l.held[claim{kind: kind, namespace: namespace, name: name}]
+	if !ok {
+		return "", 0
+	}
+	file, line = o.file.path, o.line()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return file, line
+	}
+	for c := range chunksOf(file, data) {
+		if c.base != o.base || c.doc != nil {
+			continue
+		}
+		if root, err := readTree(c.text); err == nil && root != nil && keyOf(root, "items") < 0 {
+			line = max(line, o.base+lineOf(root, field))
+		}
+	}
+	return file, line
 }

@@ -140,20 +140,17 @@ func TestBrokenFileKeepsItsObjects(t *testing.T) {
 	write(t, path, service("a", "10.96.0.1")+"---\n"+service("b", "10.96.0.2"))
 	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.9"))
 	l := Loader{Paths: []string{dir}}
-	first := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.9")
+	expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.9")
 
 	// b is changed and a broken: neither takes effect, while another file does.
 	write(t, path, strings.Replace(service("a", "10.96.0.1"), "port: 80", "port: 0", 1)+"---\n"+service("b", "10.96.0.3"))
 	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.8"))
 	broken := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8",
 		"a.yaml:8: Service default/a: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive")
-	if problems, _ := broken.Since(first); len(problems) != 1 {
-		t.Errorf("new problems: %v", problems)
+	if broken.Rejected != 1 || broken.Lost || len(l.Applied()) != 2 {
+		t.Errorf("%d rejected, applied are %v", broken.Rejected, l.Applied())
 	}
-	again := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8", errorsOf(broken.Problems, dir)...)
-	if problems, _ := again.Since(broken); len(problems) != 0 {
-		t.Errorf("reported again: %v", problems)
-	}
+	expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8", errorsOf(broken.Problems, dir)...)
 
 	write(t, path, service("b", "10.96.0.3"))
 	expect(t, &l, dir, "b=10.96.0.3 z=10.96.0.8")
@@ -183,7 +180,7 @@ func TestMissingPathKeepsAll(t *testing.T) {
 	if got := served(r); got != "a=10.96.0.1 s=10.96.0.2" || len(r.Problems) != 2 || !changed {
 		t.Errorf("in force %q, problems %v", got, r.Problems)
 	}
-	if _, _, busy := l.read(quiet, l.order); busy {
+	if _, _, again := l.read(quiet, l.order); again != 0 {
 		t.Error("what is missing is asked for again and again")
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -224,13 +221,13 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 	l := Loader{Paths: []string{path}}
 	first, _ := l.Load()
-	if dirty, busy := l.order[0].refresh(0); dirty || busy {
-		t.Errorf("dirty %v, busy %v of an unchanged file", dirty, busy)
+	if dirty, again := l.order[0].refresh(new(pass)); dirty || again != 0 {
+		t.Errorf("dirty %v, again %v of an unchanged file", dirty, again)
 	}
 	if err := os.Chtimes(path, old, old.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if dirty, _ := l.order[0].refresh(0); !dirty {
+	if dirty, _ := l.order[0].refresh(new(pass)); !dirty {
 		t.Error("a file with another time was not read")
 	}
 	// The same text gives the same objects, which is no change.
@@ -256,28 +253,6 @@ func TestOnlyChangedDocumentsAreParsed(t *testing.T) {
 	}
 	if line := l.order[0].good.objects[1].line(); line != 13 {
 		t.Errorf("the second object moved to line 13, not %d", line)
-	}
-}
-
-// TestFileBeingWritten: while Watch reads, a file that changed a moment ago is
-// left alone, but not for ever.
-func TestFileBeingWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a.yaml")
-	write(t, path, service("a", "10.96.0.1"))
-	f := &file{path: path}
-	if dirty, busy := f.refresh(time.Hour); dirty || !busy {
-		t.Fatalf("fresh file: dirty %v, busy %v", dirty, busy)
-	}
-	f.writing = time.Now().Add(-maxWriting)
-	if dirty, busy := f.refresh(time.Hour); !dirty || busy || len(f.next.objects) != 1 {
-		t.Fatalf("after the longest wait: dirty %v, busy %v", dirty, busy)
-	}
-	future := time.Now().Add(time.Hour) // a clock elsewhere, as on a network file system
-	if err := os.Chtimes(path, future, future); err != nil {
-		t.Fatal(err)
-	}
-	if dirty, busy := f.refresh(time.Hour); !dirty || busy {
-		t.Fatalf("file of the future: dirty %v, busy %v", dirty, busy)
 	}
 }
 
@@ -464,4 +439,29 @@ func sameFiles(held map[claim]placed, want map[claim]*file) bool {
 		}
 	}
 	return true
+}
+
+// TestNothingToRead: a folder without a manifest, and files that are named amiss, are worth a warning.
+func TestNothingToRead(t *testing.T) {
+	dir := t.TempDir()
+	l := Loader{Paths: []string{dir}}
+	warned := func(want ...string) {
+		t.Helper()
+		r, _ := l.Load()
+		if len(r.Warnings) != len(want) {
+			t.Fatalf("warnings %v, want %q", r.Warnings, want)
+		}
+		for i, text := range want {
+			if !strings.Contains(r.Warnings[i].Error(), text) {
+				t.Errorf("warning %q, want %q", r.Warnings[i], text)
+			}
+		}
+	}
+	warned("no manifest in this folder")
+	for _, name := range []string{"web.yaml.bak", "web.yml.txt", ".hidden.yaml"} {
+		write(t, filepath.Join(dir, name), service("a", "10.96.0.1"))
+	}
+	warned("not read: web.yaml.bak, web.yml.txt")
+	write(t, filepath.Join(dir, "a.yaml"), service("a", "10.96.0.1"))
+	warned("web.yml.txt: is not read")
 }

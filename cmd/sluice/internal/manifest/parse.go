@@ -150,6 +150,10 @@ func (p *parser) toJSON() ([]byte, *Error) {
 		line = min(max(1, line), 1+bytes.Count(p.text, []byte("\n")))
 		reason = strings.Replace(reason, m[0], "", 1)
 	}
+	if lines := bytes.SplitN(p.text, []byte("\n"), line+1); line <= len(lines) && bytes.HasPrefix(
+		bytes.TrimLeft(lines[line-1], " "), []byte("\t")) {
+		reason += "; indent by spaces, not by tabs"
+	}
 	return nil, &Error{Line: line, Kind: Syntax, Reason: shorten("not valid YAML: " + reason)}
 }
 
@@ -372,7 +376,7 @@ func (p *parser) report(path, reason string) *Error {
 			line = cmp.Or(lineOf(p.root, path), line)
 		}
 	}
-	return &Error{Line: line, Kind: Invalid, Reason: shorten(reason)}
+	return &Error{Line: line, Kind: Invalid, Field: path, Reason: shorten(reason)}
 }
 
 func title(kind, namespace, name string) string {

@@ -30,11 +30,11 @@ func TestYoungFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := file{path: path}
-		if dirty, _ := f.refresh(0); !dirty {
+		if dirty, _ := f.refresh(new(pass)); !dirty {
 			t.Fatalf("%s: not read at first", test.name)
 		}
 		f.readAt = modified.Add(test.read)
-		if again, _ := f.refresh(0); again != test.again {
+		if again, _ := f.refresh(new(pass)); again != test.again {
 			t.Errorf("%s: read again %v, want %v", test.name, again, test.again)
 		}
 	}

@@ -16,6 +16,8 @@ type Error struct {
 	Line int
 	// Kind is what is wrong in one word, for metrics.
 	Kind Kind
+	// Field is the path of the field that is meant, like spec.ports[0].port; may be empty.
+	Field string
 	// Reason is one sentence: what is wrong, in which object and field, and what
 	// to do about it.
 	Reason string
@@ -32,11 +34,19 @@ const (
 	Conflict   Kind = "conflict"   // another object has the same name, address or port
 	Limit      Kind = "limit"      // it has more documents or values than allowed
 	Unwatched  Kind = "unwatched"  // changes are noticed late
+	Unread     Kind = "unread"     // it is not read because of its name, or a folder has nothing to read
 )
 
 // Error returns "file:line: reason".
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s", place(e.File, e.Line), e.Reason)
+}
+
+// at returns the error of a document that begins after so many lines of a file.
+func (e *Error) at(file string, base int) *Error {
+	moved := *e
+	moved.File, moved.Line = file, base+e.Line
+	return &moved
 }
 
 func place(file string, line int) string {
@@ -55,30 +65,13 @@ type Result struct {
 	// in the order of the paths, the file names and the lines.
 	Problems []*Error
 	// Warnings are what does not: objects of other kinds, Services that
-	// cannot be reached or that lack the node port they are for. Same order.
+	// cannot be reached or that lack the node port they are for, folders without a
+	// manifest, files that are named amiss. Same order.
 	Warnings []*Error
-	// Files is the number of files that were found.
-	Files int
-}
-
-// Since returns the problems and warnings of r that previous does not have, so
-// that each is logged once and not at every reload.
-func (r Result) Since(previous Result) (problems, warnings []*Error) {
-	return added(r.Problems, previous.Problems), added(r.Warnings, previous.Warnings)
-}
-
-func added(now, before []*Error) []*Error {
-	known := make(map[Error]bool, len(before))
-	for _, e := range before {
-		known[*e] = true
-	}
-	var out []*Error
-	for _, e := range now {
-		if !known[*e] {
-			out = append(out, e)
-		}
-	}
-	return out
+	// Files is the number of files that were found, and Rejected of those whose present content is not applied.
+	Files, Rejected int
+	// Lost says that one of the paths cannot be read.
+	Lost bool
 }
 
 // maxReports bounds the problems, and the warnings, kept of one file: a file

@@ -30,28 +30,29 @@ const (
 // calls apply from the same goroutine. Where the operating system will not
 // watch a directory, changes are found by looking once a second, and the Result has a
 // warning. Large files are decoded on goroutines that have ended when it returns, one at a
-// time; what other files say is applied meanwhile.
+// time; what other files say is applied meanwhile. So it is while a file does not answer.
 func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
-	read := func(rest time.Duration, files []*file) (busy bool) {
-		result, changed, busy := l.read(rest, files)
+	read := func(rest time.Duration, files []*file) (again time.Duration) {
+		result, changed, again := l.read(rest, files)
 		if changed {
 			apply(result)
 		}
-		return busy
+		return again
 	}
-	l.apart = &apart{decoded: make(chan struct{}, 1)}
+	l.begin()
+	l.apart = &apart{decoded: l.wake}
 	defer func() {
 		l.apart.running.Wait()
 		l.apart = nil
 	}()
-	w := filewatch.Watcher{Paths: l.watched, Wanted: isManifest, Quiet: quiet, Wake: l.apart.decoded}
+	w := filewatch.Watcher{Paths: l.watched, Wanted: isManifest, Quiet: quiet, Wake: l.wake}
 	w.Look = func(unwatched error) (again time.Duration) {
 		l.watchErr = l.blindness(unwatched)
 		l.list()
-		switch busy := read(quiet, l.order); {
-		case busy:
-			return quiet
-		case unwatched != nil:
+		if again := read(quiet, l.order); again != 0 {
+			return again
+		}
+		if unwatched != nil {
 			return min(cmp.Or(l.Rescan, blindRescan), blindRescan)
 		}
 		return l.Rescan
@@ -59,11 +60,14 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 	// A file that was there cannot be created, but what was prepared elsewhere can get its name.
 	w.Created = func(path string) bool {
 		f := l.files[path]
+		if f != nil {
+			f.looking = nil // it is another file now
+		}
 		if f == nil || f.link || l.watchErr != nil {
 			return false
 		}
 		stat, err := os.Lstat(path)
-		return err == nil && stat.Mode().IsRegular() && !read(0, []*file{f})
+		return err == nil && stat.Mode().IsRegular() && read(0, []*file{f}) == 0
 	}
 	w.Run(ctx)
 }

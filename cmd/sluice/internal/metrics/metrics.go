@@ -55,7 +55,7 @@ type Sources struct {
 	Outliers     func() lb.OutlierStats
 	Checks       func() checks.Stats
 	Events       func() (reported, dropped uint64)
-	Ignored      func() int // annotations that are of no use
+	Conditions   func() map[string]int // what is rejected, ignored or leads nowhere, by reason
 }
 
 // Build says what is running.
@@ -162,8 +162,10 @@ func (s scrape) sources(c *Sources) {
 	s.queue(c.Queue())
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
-	s.gauge("sluice_annotations_ignored", "Annotations sluice.io/... of Services and their EndpointSlices that are of "+
-		"no use, since there is no such policy or its value is out of range.", float64(c.Ignored()))
+	for reason, n := range c.Conditions() {
+		s.gauge("sluice_conditions", "What is rejected, ignored or leads nowhere now, by reason; sluice status lists it.",
+			float64(n), "reason", reason)
+	}
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
 	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit, or since the API server "+

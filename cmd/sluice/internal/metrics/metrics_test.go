@@ -125,7 +125,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
 		},
-		Ignored: func() int { return 7012 },
+		Conditions: func() map[string]int { return map[string]int{"AnnotationIgnored": 7012} },
 		Checks: func() checks.Stats {
 			return checks.Stats{Passed: 7008, Failed: 7009, Postponed: 7010,
 				Failing: 7011}

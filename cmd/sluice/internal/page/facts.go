@@ -41,7 +41,8 @@ func (f *frame) facts() []fact {
 	applied := warnings([]detail{{text: ago(f.Now, s.Sync.Last)}, {text: count(s.Sync.Applied) + " in all"}},
 		int64(s.Sync.Failures), "failures")
 	source := fact{name: "Source", value: "Files", details: []detail{{text: strings.Join(s.Source.Manifests, ", "),
-		long: true}}}
+		long: true}, {text: count(s.Source.Files) + " files"}}}
+	source.details = warnings(source.details, int64(s.Source.Rejected), "rejected")
 	if s.Source.APIServer != "" {
 		source.value, source.details = "API server", []detail{{text: s.Source.APIServer, long: true},
 			{text: "heard " + ago(f.Now, s.Source.Contact)}}
@@ -82,8 +83,24 @@ func (f *frame) trouble() (out []string) {
 	if s.Source.Trouble != "" {
 		out = append(out, "The API server cannot be read: "+s.Source.Trouble)
 	}
+	out = append(out, f.wrong()...)
 	if d := s.Descriptors; d.Limit > 0 && d.Used > f.high() {
 		out = append(out, "Nine tenths of the file descriptors are used.")
+	}
+	return out
+}
+
+// wrong says what is rejected, ignored or leads nowhere and is of no single Service, and how much more there is.
+func (f *frame) wrong() (out []string) {
+	const few = 5
+	for _, c := range f.Status.Conditions {
+		if c.Service == "" && len(out) < few {
+			out = append(out, c.Text)
+		}
+	}
+	if more := f.Status.ConditionCount - len(out); more > 0 {
+		out = append(out, plural(more, "more condition", "more conditions")+
+			": the rows of Services and sluice status name them.")
 	}
 	return out
 }

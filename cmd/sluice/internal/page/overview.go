@@ -69,6 +69,7 @@ type row struct {
 	Address             string
 	More                int // addresses and ports besides
 	Path, Fallback      string
+	Wrong               string // what is ignored of it, or leads nowhere
 	Eligible, Endpoints int32
 	Numbers             []number
 }
@@ -168,8 +169,11 @@ func (o *overview) list(p *pages) {
 	if o.Query.Page < pages {
 		o.Pager.Next = o.Query.href("page", strconv.Itoa(o.Query.Page+1))
 	}
+	wrong := p.api.WrongBy()
 	for _, s := range found[from:to] {
-		o.Rows = append(o.Rows, p.row(s))
+		r := p.row(s)
+		r.Wrong = strings.Join(wrong[s.Of], "; ")
+		o.Rows = append(o.Rows, r)
 	}
 	o.links(counts)
 }

@@ -83,9 +83,11 @@ func (o *overview) table(w *writer) {
 func (r *row) html(w *writer) {
 	w.put(`<tr><td>`)
 	w.state(r.Class, r.Word)
-	w.put(`</td><th scope="row" class="name"><a href="%"><bdi>%</bdi></a></th><td class="code">%`, r.Href, cut(r.Name,
-		128),
-		r.Address)
+	w.put(`</td><th scope="row" class="name"><a href="%"><bdi>%</bdi></a>`, r.Href, cut(r.Name, 128))
+	if r.Wrong != "" {
+		w.put(` <span class="warn partial">%</span>`, cut(r.Wrong, 256))
+	}
+	w.put(`</th><td class="code">%`, r.Address)
 	if r.More > 0 {
 		w.put(` <span class="more">+%</span>`, r.More)
 	}

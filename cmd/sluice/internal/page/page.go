@@ -123,7 +123,7 @@ func (p *pages) show(of func(*http.Request, *frame) (body, error)) http.HandlerF
 func (p *pages) make(of func(*http.Request, *frame) (body, error), r *http.Request) (code int, page string) {
 	p.making.Lock()
 	defer p.making.Unlock()
-	f := &frame{Now: time.Now(), Status: p.api.Status()}
+	f := &frame{Now: time.Now(), Status: p.api.Whole()}
 	code = http.StatusOK
 	is, err := of(r, f)
 	if err != nil {

@@ -29,6 +29,7 @@ type servicePage struct {
 	Namespace, Name string
 	Class, Word     string   // of its state
 	Now             []string // what it does, in words
+	Wrong           []string // what is ignored of it, or leads nowhere
 	Ports           []port
 	MorePorts       bool
 	Charts          []chart
@@ -101,7 +102,7 @@ func (p *pages) service(r *http.Request, f *frame) (body, error) {
 	if name.Name == "" || len(ports.Items) == 0 {
 		return nil, errNotFound
 	}
-	s.MorePorts = ports.Continue != ""
+	s.MorePorts, s.Wrong = ports.Continue != "", ports.Items[0].Wrong
 	s.summary(p, name)
 	if samples, ok := p.api.History.Service(name); ok {
 		s.Charts = chartsOf(samples, kinds[:len(kinds)-1], f.Now)

@@ -17,6 +17,9 @@ func (s *servicePage) html(w *writer, _ *frame) {
 		w.put(`<p class="now">%</p>`, strings.Join(s.Now, " · "))
 	}
 	w.put("</div>\n")
+	for _, wrong := range s.Wrong {
+		w.put(`<p class="trouble">%</p>`, wrong)
+	}
 	if len(s.Charts) > 0 {
 		w.charts(s.Charts)
 	} else {

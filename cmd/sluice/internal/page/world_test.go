@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
@@ -27,6 +28,12 @@ import (
 
 // hostile is a name that no API server would accept.
 var hostile = "x\"><script>alert(1)</script>\x1b[31m\n\u202e'&--" + strings.Repeat("long", 60)
+
+// wrong is what is wrong in the world.
+func wrong() []conditions.Condition {
+	return []conditions.Condition{{Reason: conditions.ManifestRejected, Text: "/etc/sluice/a.yaml:6: not valid YAML"},
+		{Reason: conditions.EndpointsUnmatched, Namespace: "shop", Service: "checkout", Text: "port htpp is none"}}
+}
 
 // world is a Balancer with what there may be of a node, and the server that shows it.
 type world struct {
@@ -94,7 +101,7 @@ func newWorld(t testing.TB, others int) *world {
 	j.Remember(journal.Entry{Reason: journal.ServiceAdded, Namespace: hostile, Service: hostile, Note: hostile})
 	now := time.Now()
 	recorder := history.New(b, func() uint64 { return 7 })
-	w := &world{Sources: &api.Sources{LB: b, Now: eventloop.Now, Mode: agent.Userspace, Journal: j, History: recorder,
+	w := &world{Sources: &api.Sources{Wrong: wrong, LB: b, Now: eventloop.Now, Mode: agent.Userspace, Journal: j, History: recorder,
 		Choice: func(id lb.ID) (agent.Choice, bool) {
 			c := agent.Choice{Path: agent.Userspace, Why: "--proxy-mode userspace"}
 			if id.Name == "payments" {

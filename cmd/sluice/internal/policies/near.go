@@ -1,6 +1,11 @@
 package policies
 
-import "strings"
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
+)
 
 // short returns a value that others have written in not too many words.
 func short(value string) string {
@@ -13,52 +18,8 @@ func short(value string) string {
 
 // meant returns ": did you mean ...?" if a word is near.
 func meant(word string, words []string) string {
-	if near := nearest(word, words); near != "" {
+	if near := nearest.Of(word, slices.Values(words)); near != "" {
 		return ": did you mean " + near + "?"
 	}
 	return ""
-}
-
-// nearest returns the word that may be meant, as for one with a letter less, or in camel case; empty: none is near.
-func nearest(word string, words []string) (near string) {
-	const longest = 64
-	if len(word) > longest {
-		return ""
-	}
-	least := max(1, len(word)/4) + 1
-	for _, w := range words {
-		if d := distance(plain(word), plain(w)); d < least {
-			least, near = d, w
-		}
-	}
-	return near
-}
-
-// plain returns a word without what it may be written with or without.
-func plain(word string) string {
-	return strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(strings.ToLower(word))
-}
-
-// distance returns how many letters must be put in, left out, replaced, or exchanged with the next one.
-func distance(a, b string) int {
-	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := range len(a) {
-		row := make([]int, len(b)+1)
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			row[j+1] = min(last[j+1]+1, row[j]+1, last[j]+cost)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-		before, last = last, row
-	}
-	return last[len(b)]
 }

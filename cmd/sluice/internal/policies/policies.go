@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -172,7 +173,7 @@ func words() (out []string) {
 
 // unknown says that there is no such word, and which one may be meant.
 func unknown(word string, words []string) error {
-	if near := nearest(word, words); near != "" {
+	if near := nearest.Of(word, slices.Values(words)); near != "" {
 		return fmt.Errorf("there is no such policy: did you mean %s%s?", Prefix, near)
 	}
 	return errors.New("there is no such policy: see docs/policies.md, or remove it")

@@ -19,7 +19,7 @@ const (
 
 What a Service can request by annotations 'sluice.io/...', and the flag that gives the default for all Services that
 request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of
-its range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_annotations_ignored' say so, and what
+its range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_conditions' say so, and what
 to do; the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is
 forwarded packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and
 no queue; on systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections,

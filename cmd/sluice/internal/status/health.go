@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/netip"
 	"time"
 )
 
@@ -17,6 +18,8 @@ type Health struct {
 	Families []string
 	// NodeEligible says that load balancers may send new connections to this node.
 	NodeEligible bool
+	// Wrong is what is rejected, ignored or leads nowhere, in words; for clients of this host alone.
+	Wrong []string
 	// Serving says that the first Services are applied and the program is not
 	// stopping. kube-proxy has no such state.
 	Serving bool
@@ -29,6 +32,7 @@ type proxyHealth struct {
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyHealth `json:"status,omitempty"`
+	Conditions   []string                `json:"conditions,omitempty"` // kube-proxy has none
 }
 
 // familyHealth is the state of one address family.
@@ -52,6 +56,9 @@ func HealthHandler(get func() Health, answered func(path string, code int)) http
 			for _, f := range h.Families {
 				body.Status[f] = familyHealth{h.LastUpdated, h.Healthy}
 			}
+		}
+		if client, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && client.Addr().Unmap().IsLoopback() {
+			body.Conditions = h.Wrong
 		}
 		if r.URL.Path == "/healthz" {
 			body.NodeEligible = &h.NodeEligible

@@ -13,7 +13,7 @@ m += asvc("sec2", "10.96.2.3", 80, ["10.77.2.11"], 8080, ann={"readiness-probe":
 lab.manifest(m); lab.start(); time.sleep(2)
 res = {i: lab.one(f"10.96.1.{i + 1}") for i in range(len(V))}
 log = lab.log(); big = len(log)
-ok1 = report("absurd_values", all(v == "ok" for v in res.values()) and lab.alive(), not_served={repr(V[i])[:40]: v for i, v in res.items() if v != "ok"}, log_bytes=big, annotations=len(V) * len(W), ignored=lab.metrics("annotations_ignored"))
+ok1 = report("absurd_values", all(v == "ok" for v in res.values()) and lab.alive(), not_served={repr(V[i])[:40]: v for i, v in res.items() if v != "ok"}, log_bytes=big, annotations=len(V) * len(W), ignored=lab.metrics("sluice_conditions"))
 # 1 MB annotation (the API's limit for all annotations of an object is 256 KiB)
 lab.manifest(asvc("mb", "10.96.2.9", 80, ["10.77.2.11"], 8080, ann={w: "y" * (1 << 20) for w in W[:8]}), "mb.yaml"); time.sleep(3)
 grown = len(lab.log()) - big; p = lab.ps()

@@ -1,0 +1,107 @@
+package conditions
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The reasons of conditions, beside those of Events that last.
+const (
+	ManifestRejected   = "ManifestRejected"   // the present content of a file is not applied
+	ManifestWarning    = "ManifestWarning"    // a file is applied, and part of it has no effect
+	ManifestIgnored    = "ManifestIgnored"    // a file is not read because of its name, or a folder has none to read
+	EndpointsUnmatched = "EndpointsUnmatched" // an EndpointSlice or port that leads to no Service
+	NoEndpointSlices   = "NoEndpointSlices"   // a Service that nothing gives endpoints
+	EndpointsLeftOut   = "EndpointsLeftOut"   // endpoints at addresses that nothing may be sent to
+	AnnotationIgnored  = "AnnotationIgnored"  // an annotation of no use
+)
+
+// Condition is one thing that is wrong.
+type Condition struct {
+	Reason    string    `json:"reason"` // a word for programs, that of the Event
+	Namespace string    `json:"namespace,omitempty"`
+	Service   string    `json:"service,omitempty"` // empty: it is about no single Service
+	Text      string    `json:"text"`              // what is wrong, where, and what to do
+	Since     time.Time `json:"since"`
+}
+
+// same reports whether two are one condition, whenever they began.
+func (c *Condition) same(o Condition) bool {
+	o.Since = c.Since
+	return *c == o
+}
+
+// Set is all conditions of a process. The zero Set is ready. Its methods may be called from anywhere.
+type Set struct {
+	// Began is called with each condition that has begun, once. Set before the first Put; may be nil.
+	Began func(Condition)
+
+	mu    sync.Mutex // guards the following
+	of    map[string][]Condition
+	count map[string]int // by reason, those that have been but are over included
+}
+
+// Put says what is wrong with a subject now: nothing, if there are none. What was wrong already keeps its Since.
+func (s *Set) Put(subject string, now []Condition) {
+	for _, c := range s.Note(subject, now) {
+		if s.Began != nil {
+			s.Began(c)
+		}
+	}
+}
+
+// Note is Put for conditions that the caller reports: it returns those that have begun.
+func (s *Set) Note(subject string, now []Condition) (began []Condition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of, s.count = make(map[string][]Condition), make(map[string]int)
+	}
+	was := s.of[subject]
+	kept := make([]Condition, 0, len(now))
+	for _, c := range now {
+		if at := slices.IndexFunc(was, c.same); at >= 0 {
+			c.Since = was[at].Since
+		} else {
+			c.Since = time.Now()
+			began = append(began, c)
+		}
+		kept = append(kept, c)
+		s.count[c.Reason]++
+	}
+	for _, c := range was {
+		s.count[c.Reason]--
+	}
+	if s.of[subject] = kept; len(kept) == 0 {
+		delete(s.of, subject)
+	}
+	return began
+}
+
+// All returns all conditions: those of no single Service first, then by Service, reason and text.
+func (s *Set) All() (all []Condition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.of {
+		all = append(all, of...)
+	}
+	slices.SortFunc(all, func(a, b Condition) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Service, b.Service),
+			strings.Compare(a.Reason, b.Reason), strings.Compare(a.Text, b.Text))
+	})
+	return all
+}
+
+// Counts returns how many conditions there are of each reason that there has been.
+func (s *Set) Counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]int, len(s.count))
+	for reason, n := range s.count {
+		out[reason] = n
+	}
+	return out
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package manifest
+
+func writerOf(string) writer { return unknown }
