@@ -5,10 +5,10 @@ import "net/netip"
 // Active checks: they are made elsewhere ([Policies.ReadinessProbe]), and this says what becomes of them.
 
 // Checked says that a backend passes its active checks, or why it fails them: then it gets no new connections, as if it
-// was ejected, and a Service of which too few would stay uses all (Outlier.PanicThreshold). A check that passes ends an
-// ejection too. now is on the clock of Flow.Now. A backend that the current table does not have is ignored, and so is
-// what is known already.
-func (b *Balancer) Checked(id ID, addr netip.AddrPort, failed error, now int64) {
+// was ejected, and a Service of which too few would stay uses all (Outlier.PanicThreshold). by is the protocol of the
+// checks, 0 if there are none any more. A check by the protocol of the Service ends an ejection when it passes. now is on
+// the clock of Flow.Now. A backend that the current table does not have is ignored, and so is what is known already.
+func (b *Balancer) Checked(id ID, addr netip.AddrPort, by Protocol, failed error, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
@@ -18,29 +18,37 @@ func (b *Balancer) Checked(id ID, addr netip.AddrPort, failed error, now int64) 
 	}
 	s := snap.service(slot)
 	for _, k := range s.backends {
-		if k.addr != addr {
-			continue
-		}
-		if h := k.health.Load(); failed == nil && (h == nil || !h.failing && !h.ejected) {
-			return
-		} else if failed == nil && h.ejected {
-			b.setFailing(k, false, "")
-			b.readmit(k, now, true)
+		if k.addr == addr {
+			b.checked(slot, s, k, by, failed, now)
 			return
 		}
-		h := k.record()
-		if failed != nil && h.failing {
-			h.why = failed.Error()
-			return
-		}
+	}
+}
+
+// checked does so for a backend in the table. The caller holds b.mu.
+func (b *Balancer) checked(slot int32, s *service, k *backend, by Protocol, failed error, now int64) {
+	id := k.service.id
+	asks := by == id.Protocol
+	if k.health.Load() == nil && failed == nil && !(asks && id.Protocol == UDP) {
+		return
+	}
+	h := k.record()
+	h.probed = asks
+	switch {
+	case failed == nil && asks && h.ejected:
+		b.setFailing(k, false, "")
+		b.readmit(k, now, true)
+	case failed == nil && !h.failing:
+	case failed != nil && h.failing:
+		h.why = failed.Error()
+	default:
 		why := ""
 		if failed != nil {
 			why = failed.Error()
 		}
 		b.setFailing(k, failed != nil, why)
 		b.rebuildSoon(slot, s)
-		b.notify(Ejection{Service: id, Backend: addr, Returned: failed == nil, Check: true, Err: failed})
-		return
+		b.notify(Ejection{Service: id, Backend: k.addr, Returned: failed == nil, Check: true, Err: failed})
 	}
 }
 

@@ -45,8 +45,12 @@ type health struct {
 	trial     int64 // when the next trial is due
 	kind      kind  // of the failures that have ejected it last
 	reason    string
-	failing   bool // its active check fails, for why
-	why       string
+	// unanswered says that the last failure has cost a client what it had sent.
+	unanswered bool
+
+	probed  bool // it has an active check by the protocol of its service
+	failing bool // its active check fails, for why
+	why     string
 
 	// What had been counted when JudgeShares looked last.
 	picks, failed uint64
@@ -121,6 +125,7 @@ func (c Choice) blame(in kind, err error, client netip.Addr, now int64) {
 	}
 	if b.mu.TryLock() { // else the next failure does it
 		defer b.mu.Unlock()
+		k.record().unanswered = in == connecting && client.IsValid()
 		b.judge(k, in, err, now)
 	}
 }

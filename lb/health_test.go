@@ -198,21 +198,21 @@ func TestChecks(t *testing.T) {
 		return n
 	}
 	for range 2 { // the second says nothing new
-		b.Checked(s.ID, address(2), errRefused, 0)
+		b.Checked(s.ID, address(2), TCP, errRefused, 0)
 	}
-	b.Checked(s.ID, address(9), errRefused, 0)
-	b.Checked(ID{Name: "gone"}, address(2), errRefused, 0)
+	b.Checked(s.ID, address(9), TCP, errRefused, 0)
+	b.Checked(ID{Name: "gone"}, address(2), TCP, errRefused, 0)
 	if got := asked(); got != [4]int{0, 3, 0, 3} || b.Failing() != 1 {
 		t.Errorf("asked %v, %d are failing", got, b.Failing())
 	}
 	if text := b.Explain(Flow{Frontend: Frontend{TCP, front}}); !strings.Contains(text, "10.1.0.2:8080 fails its check, as refused") {
 		t.Error(text)
 	}
-	b.Checked(s.ID, address(3), errRefused, 0)
+	b.Checked(s.ID, address(3), TCP, errRefused, 0)
 	if got := asked(); got != [4]int{0, 2, 2, 2} {
 		t.Errorf("below the panic threshold asked %v", got)
 	}
-	b.Checked(s.ID, address(3), nil, 0)
+	b.Checked(s.ID, address(3), TCP, nil, 0)
 	next, _ := ejecting(t, s)
 	next.Remember(b.Stats())
 	if next.Failing() != 1 || !reflect.DeepEqual(next.Stats(), b.Stats()) {
@@ -236,8 +236,8 @@ func TestCheckReadmits(t *testing.T) {
 	s := echo(1, 2, 3)
 	b, events := ejecting(t, s)
 	failUntil(t, b, 5, 0, address(1))
-	b.Checked(s.ID, address(1), errRefused, second)
-	b.Checked(s.ID, address(1), nil, 2*second)
+	b.Checked(s.ID, address(1), TCP, errRefused, second)
+	b.Checked(s.ID, address(1), TCP, nil, 2*second)
 	if o := b.OutlierStats(); o.Active != 0 || b.Failing() != 0 || len(*events) != 3 || !(*events)[2].Returned || (*events)[2].Time != 2*second {
 		t.Errorf("%+v, %+v", o, *events)
 	}
@@ -254,7 +254,7 @@ func TestEjectionsOfMany(t *testing.T) {
 		s := echo(numbers(2 * fewBackends)...)
 		b, _ := ejecting(t, s)
 		is, _ := b.Table().Service(s.ID)
-		b.Checked(s.ID, address(7), errRefused, 0)
+		b.Checked(s.ID, address(7), TCP, errRefused, 0)
 		if n := len(b.WithoutEjected(is).Eligible()); n != 2*fewBackends-1 {
 			t.Errorf("%d are eligible", n)
 		}

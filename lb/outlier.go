@@ -119,6 +119,9 @@ func (b *Balancer) eject(k *backend, now int64) {
 		h.times++
 	}
 	time := min(h.times*o.BaseEjectionTime, longest)
+	if h.times > 1 && h.unanswered && k.service.id.Protocol == UDP {
+		time = longest // its return has cost clients their datagrams
+	}
 	if o.MaxEjectionJitter > 0 {
 		time += int64(mix(k.order^uint64(now)) % uint64(o.MaxEjectionJitter))
 	}
@@ -213,6 +216,11 @@ func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 			if k.becomes&in.condition() != 0 && k.isBad() {
 				k.becomes = k.becomes&^in.condition() | leftOut
 			}
+		}
+	}
+	for _, k := range backends {
+		if k.service.id.Protocol == UDP && k.becomes&leftOut != 0 && k.becomes&eligible == 0 {
+			k.becomes &^= live // else a client that never pauses would stay there
 		}
 	}
 }

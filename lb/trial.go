@@ -24,9 +24,11 @@ func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
 	defer b.mu.Unlock()
 	defer b.rebuildChanged()
 	for _, k := range slices.Clone(b.outliers.ejected) {
-		if h := k.health.Load(); k.service.id.Protocol != TCP && h.until <= now {
+		switch h := k.health.Load(); {
+		case k.waitsForCheck():
+		case k.service.id.Protocol != TCP && h.until <= now:
 			b.readmit(k, now, false)
-		} else if k.service.id.Protocol == TCP && h.trial <= now {
+		case k.service.id.Protocol == TCP && h.trial <= now:
 			due = append(due, Trial{k})
 		}
 	}
@@ -35,17 +37,27 @@ func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
 	for _, t := range due {
 		t.backend.health.Load().trial = now + trialEvery
 	}
-	for i, k := range b.outliers.ejected {
+	for _, k := range b.outliers.ejected {
 		h := k.health.Load()
 		at := h.until
 		if k.service.id.Protocol == TCP {
 			at = h.trial
 		}
-		if i == 0 || at < next {
+		if k.waitsForCheck() {
+			at = now + trialEvery // it may have no check any more by then
+		}
+		if next == 0 || at < next {
 			next = at
 		}
 	}
 	return due, next
+}
+
+// waitsForCheck reports whether an ejection ends when the active check passes, and not before: a connection that is
+// accepted would show nothing, so that clients would have to find out. It is for holders of Balancer.mu.
+func (b *backend) waitsForCheck() bool {
+	h := b.health.Load()
+	return h.probed && (b.service.id.Protocol != TCP || h.kind != connecting)
 }
 
 // inTurn orders trials: the one of each service that has waited for longest, then the second one of each.

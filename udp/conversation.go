@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -14,8 +15,9 @@ const (
 	// all. It is also the longest pause before a question that follows an answer.
 	lasting = int64(2 * time.Second)
 
-	// silence is how long the first answer may take where one is expected.
-	silence = int64(2 * time.Second)
+	// silence is how long an answer may take where one is expected: a client that sends every 500 ms has another
+	// backend within 2 s. Up to a quarter less, at random, so that one flow tries another backend before all leave.
+	silence = int64(1500 * time.Millisecond)
 
 	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as
 	// many. A host that asks from ever new ports has the same one again after some time, which is no conversation.
@@ -31,10 +33,14 @@ const (
 // dialogue is what a flow's client and backend have said to each other.
 type dialogue struct {
 	heard    int64 // time of the first answer since the client's last datagram, ns; 0: there was none
+	awaits   int64 // time of the first question that nothing has followed from the backend, ns; 0: none is expected to
+	looks    int64 // time of the next look at the flow, ns
+	bears    int64 // how long an answer may take, ns, unless the flow is idle before
 	replied  bool  // the backend has answered
+	expects  bool  // the Service says that backends answer
+	silent   bool  // the backend has let the time for an answer pass
 	followed uint8 // questions that soon followed an answer, up to settling
 	idler    bool  // it is among the shard's
-	awaits   bool  // an answer is expected, and its time is not over
 }
 
 // idle returns how long the flow lives after its last datagram, in ns, as far as it is known by now.
@@ -70,8 +76,9 @@ func (f *flow) fixed() int64 {
 
 // look returns when a new flow is looked at first, in ns from now.
 func (f *flow) look(now int64) int64 {
-	if f.awaits = f.choice.ExpectsAnswers(); f.awaits {
-		return min(silence, f.idle(now))
+	if f.expects = f.choice.ExpectsAnswers(); f.expects {
+		f.awaits, f.bears = now, silence-rand.Int64N(silence/4)
+		return f.patience(now)
 	}
 	if now < f.ln.shard.crowded {
 		return min(lasting, f.idle(now)) // it may have its answer then, and be passing
@@ -79,13 +86,36 @@ func (f *flow) look(now int64) int64 {
 	return f.idle(now)
 }
 
-// notAnswered notes that the time for the first answer is over.
+// patience returns how long an answer may take, in ns.
+func (f *flow) patience(now int64) int64 { return min(f.bears, f.idle(now)) }
+
+// later has the flow looked at in so many ns.
+func (f *flow) later(now, in int64) {
+	f.looks = now + in
+	f.ln.shard.io.after(f, in)
+}
+
+// notAnswered notes that the time for an answer is over, if it is.
 func (f *flow) notAnswered(now int64) {
-	if f.awaits && !f.replied {
-		f.ln.shard.count.NotAnswered.Add(1)
-		f.choice.NotAnswered(errSilent, f.key.client.Addr(), now)
+	if f.awaits == 0 || now-f.awaits < f.patience(now) {
+		return
 	}
-	f.awaits = false
+	f.awaits, f.silent = 0, true
+	f.ln.shard.count.NotAnswered.Add(1)
+	f.choice.NotAnswered(errSilent, f.key.client.Addr(), now)
+}
+
+// goesOn reports whether the client's next datagram is for the backend of the flow. Else it is for another one, since
+// this one does not answer.
+func (f *flow) goesOn(now int64) bool {
+	if !f.expects {
+		return true
+	}
+	if f.notAnswered(now); f.silent && !f.ln.shard.drain.Started() {
+		only := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
+		return f.ln.shard.server.LB.Only(only, f.choice)
+	}
+	return true
 }
 
 // asked notes a datagram of the client.
@@ -97,11 +127,17 @@ func (f *flow) asked(now int64) {
 	}
 	f.touch(now, f.heard != 0)
 	f.heard = 0
+	if f.expects && f.awaits == 0 {
+		f.awaits = now
+		if in := f.patience(now); f.looks-now > in {
+			f.later(now, in)
+		}
+	}
 }
 
 // heardOf notes a datagram of the backend, and reports whether the client must be there, as answers go on for long.
 func (f *flow) heardOf(now int64) bool {
-	f.replied = true
+	f.replied, f.silent, f.awaits = true, false, 0
 	if f.heard == 0 {
 		f.heard = now
 	}
@@ -164,10 +200,11 @@ func (f *flow) rememberAt(c lb.Choice, port uint16) {
 		Stream: f.standing == known, Time: eventloop.Now()})
 }
 
-// resume chooses a backend for a new flow: the one that it had before, if that is remembered, and the port.
+// resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent, and
+// the port.
 func (f *flow) resume(now int64) (lb.Choice, error) {
 	sh := f.ln.shard
-	if sh.server.IdleTimeout <= 0 {
+	if sh.server.IdleTimeout <= 0 && f.tried == nil {
 		from := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
 		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
 			sh.count.Resumed.Add(1)
@@ -178,7 +215,7 @@ func (f *flow) resume(now int64) (lb.Choice, error) {
 			return c, nil
 		}
 	}
-	return f.ln.pick(&f.key, now, nil)
+	return f.ln.pick(&f.key, now, f.tried)
 }
 
 // unspecified returns the unspecified address of a's family.

@@ -25,9 +25,9 @@ type stats[C, G any] struct {
 	Evicted        C // flows closed to make room for others
 	EvictedService C // of these, those whose Service, or another that wanted room, had its share
 	EvictedClient  C // of these, those whose client address, or another that wanted room, had its share
-	Moved          C // flows that left a backend which was gone from the table
+	Moved          C // flows that left a backend which was gone, bad or silent
 	Refused        C // backends that refused, or could not be reached
-	NotAnswered    C // flows not answered for 2 s, of Services whose backends are to answer
+	NotAnswered    C // times that an answer was due, of Services whose backends are to answer
 
 	DatagramsIn, BytesIn   C // sent to backends
 	DatagramsOut, BytesOut C // sent to clients

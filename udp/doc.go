@@ -23,8 +23,9 @@
 // Datagrams of every size pass whole: 65,507 bytes over IPv4, 65,527 over IPv6. None is duplicated, split or merged,
 // and the order within a flow is kept. What is dropped here is counted in Stats by reason. None costs an allocation.
 //
-// A flow leaves a backend that is neither ready nor serving with the next datagram of its client; late answers are
-// passed on for a second. A backend that refuses is reported to the balancer, and the flow goes on to another, at most
+// A flow leaves a backend with the next datagram of its client if the backend is neither ready nor serving, is ejected,
+// fails its checks, or owes an answer for 1.5 s where the Service says that backends answer. Late answers are passed on
+// for a second. A backend that refuses is reported to the balancer, and the flow goes on to another, at most
 // four in a row; a datagram that ICMP quotes whole (some 500 bytes for IPv4, 1,200 for IPv6) is sent again.
 //
 // Datagrams that arrive as a batch (UDP_GRO, udp(7), Linux 5.0) leave as a batch (UDP_SEGMENT), and so do datagrams in

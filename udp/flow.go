@@ -110,29 +110,34 @@ func (ln *listener) closeFlows() {
 // none, and the datagrams count as dropped at the counter returned.
 func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 	sh := ln.shard
+	var tried *lb.Tried
 	switch f := ln.flows[*key]; {
-	case f != nil && f.choice.Live():
+	case f != nil && f.choice.Live() && f.goesOn(now):
 		f.asked(now)
 		return f, nil
 	case f != nil:
+		if f.silent {
+			f.avoid(f.choice)
+		}
+		tried = f.tried
 		f.leave(now) // a new one takes its place
 	case sh.drain.Started():
 		return nil, &sh.count.Draining
 	}
-	f, err := ln.open(key, now)
+	f, err := ln.open(key, now, tried)
 	if err != nil {
 		return nil, sh.count.reason(err)
 	}
 	return f, nil
 }
 
-// open makes a flow.
-func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
+// open makes a flow, whose client has tried these backends, if any.
+func (ln *listener) open(key *flowKey, now int64, tried *lb.Tried) (*flow, error) {
 	sh := ln.shard
 	if now < sh.portless {
 		return nil, errNoPort
 	}
-	f := &flow{ln: ln, key: *key, born: now, active: now}
+	f := &flow{ln: ln, key: *key, born: now, active: now, tried: tried}
 	c, err := f.resume(now)
 	if err != nil {
 		return nil, err
@@ -165,7 +170,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	}
 	ln.keep(f, service)
 	f.begin()
-	sh.io.after(f, f.look(now))
+	f.later(now, f.look(now))
 	sh.count.Created.Add(1)
 	return f, nil
 }
@@ -222,6 +227,9 @@ func (f *flow) fail(err error, now int64) bool {
 		f.close()
 		return false
 	}
+	if f.expects {
+		f.awaits = now
+	}
 	f.ln.shard.io.resend(f)
 	return true
 }
@@ -234,15 +242,20 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	if f.attempts++; f.attempts >= maxAttempts {
 		return lb.Choice{}, errTried
 	}
-	if f.tried == nil {
-		f.tried = new(lb.Tried)
-	}
-	f.tried.Add(c)
+	f.avoid(c)
 	c, err = f.ln.pick(&f.key, now, f.tried)
 	if f.log != nil && err == nil {
 		f.log.why = f.ln.shard.why
 	}
 	return c, err
+}
+
+// avoid has the flow, and the one that takes its place, get other backends than that of c, if there are.
+func (f *flow) avoid(c lb.Choice) {
+	if f.tried == nil {
+		f.tried = new(lb.Tried)
+	}
+	f.tried.Add(c)
 }
 
 // answered notes a datagram of the backend.
@@ -337,8 +350,9 @@ func (f *flow) leave(now int64) {
 	}
 	f.because(lb.EndpointLeft)
 	f.release()
+	f.awaits = 0
 	f.leaveBy(now + linger)
-	f.ln.shard.io.after(f, f.rest(now))
+	f.later(now, f.rest(now))
 	f.ln.shard.count.Moved.Add(1)
 }
 
@@ -354,7 +368,10 @@ func (f *flow) expire(now, least int64) {
 	sh := f.ln.shard
 	f.notAnswered(now)
 	if rest := max(f.rest(now), least); rest > 0 {
-		sh.io.after(f, rest)
+		if f.awaits != 0 {
+			rest = min(rest, f.awaits+f.patience(now)-now)
+		}
+		f.later(now, rest)
 		return
 	}
 	switch {

@@ -262,7 +262,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))
 	}
-	sh.io.after(f, f.rest(now))
+	f.later(now, f.rest(now))
 	if err := sh.io.watch(f); err != nil {
 		sh.count.NoDescriptor.Add(1)
 		f.close()

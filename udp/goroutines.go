@@ -132,7 +132,7 @@ func (g *goroutines) connect(f *flow, to netip.AddrPort, now int64) error {
 		_ = f.conn.Close() // and its reader goes on with the new one
 	}
 	f.conn = conn
-	g.after(f, f.idle(now))
+	f.later(now, f.idle(now))
 	return nil
 }
 

@@ -112,7 +112,7 @@ func (sh *shard) walk() bool {
 		case f.stale(table):
 			f.leave(now)
 		case sh.drain.Started():
-			sh.io.after(f, max(f.rest(now), 0))
+			f.later(now, max(f.rest(now), 0))
 		}
 	}
 	return flows.ahead != nil || sh.stale

@@ -177,7 +177,7 @@ func (c *Checker) follow(now time.Time) {
 		}
 		for _, e := range was.before {
 			if !stay[e] {
-				c.lb.Checked(e.id, e.addr, nil, eventloop.Now())
+				c.lb.Checked(e.id, e.addr, 0, nil, eventloop.Now())
 			}
 		}
 	}
@@ -210,7 +210,7 @@ func (c *Checker) unfail() {
 		s := c.table.At(i)
 		for j := range s.Backends {
 			if e := (endpoint{s.ID, s.Backends[j].Addr}); !checked[e] {
-				c.lb.Checked(e.id, e.addr, nil, eventloop.Now())
+				c.lb.Checked(e.id, e.addr, 0, nil, eventloop.Now())
 			}
 		}
 	}
@@ -307,6 +307,6 @@ func (c *Checker) end(r result, now time.Time) {
 		return
 	}
 	for _, e := range s.of {
-		c.lb.Checked(e.id, e.addr, r.err, eventloop.Now())
+		c.lb.Checked(e.id, e.addr, s.probe.protocol(), r.err, eventloop.Now())
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sluice-lb/sluice/internal/proxyproto"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // maxSend bounds a datagram to send, in bytes: one that every path takes whole.
@@ -49,6 +50,14 @@ func (p *probe) askByUDP(port int32, err *error) {
 	if *err == nil {
 		p.port, *err = portOf(intstr.FromInt32(port))
 	}
+}
+
+// protocol returns that of the checks.
+func (p *probe) protocol() lb.Protocol {
+	if p.datagrams {
+		return lb.UDP
+	}
+	return lb.TCP
 }
 
 // dnsTypes are the records that a check may ask for.

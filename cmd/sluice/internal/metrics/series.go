@@ -156,7 +156,7 @@ func (s scrape) udp(n udp.Stats) {
 		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
 			"(ICMP port or host unreachable).",
 		"reason", []reading{{"gone", n.Moved}, {"refused", n.Refused}})
-	s.counter("sluice_udp_flows_not_answered_total", "UDP flows without an answer within 2 s, of Services with the "+
+	s.counter("sluice_udp_flows_not_answered_total", "How often a UDP endpoint did not answer in 1.5 s, of Services with the "+
 		"annotation sluice.io/udp-responses.", n.NotAnswered)
 	s.counters("sluice_udp_datagrams_total", "Datagrams relayed: in from clients, out to clients.",
 		"direction", []reading{{"in", n.DatagramsIn}, {"out", n.DatagramsOut}})
