@@ -76,14 +76,20 @@ func (f *flow) fixed() int64 {
 
 // look returns when a new flow is looked at first, in ns from now.
 func (f *flow) look(now int64) int64 {
-	if f.expects = f.choice.ExpectsAnswers(); f.expects {
-		f.awaits, f.bears = now, silence-rand.Int64N(silence/4)
+	if f.expect(now); f.expects {
 		return f.patience(now)
 	}
 	if now < f.ln.shard.crowded {
 		return min(lasting, f.idle(now)) // it may have its answer then, and be passing
 	}
 	return f.idle(now)
+}
+
+// expect has the flow await answers if its Service says that there are, and one to what was asked at a time, if any.
+func (f *flow) expect(asked int64) {
+	if f.expects = f.choice.ExpectsAnswers(); f.expects {
+		f.awaits, f.bears = asked, silence-rand.Int64N(silence/4)
+	}
 }
 
 // patience returns how long an answer may take, in ns.

@@ -51,9 +51,13 @@ type Frozen struct {
 
 	PlainIn, PlainOut bool // datagrams must go one by one, to the backend and to the client
 
-	Answered bool // the backend has answered
-	Known    bool // something has followed, which shows that the client is there
-	Settled  bool // so much has followed that the flow keeps its socket
+	Heard  int64 // when the backend answered first since the client's last datagram, on the clock of eventloop.Now, or 0
+	Awaits int64 // since when the client waits for an answer, on the same clock, or 0
+
+	Answered bool  // the backend has answered
+	Known    bool  // something has followed, which shows that the client is there
+	Silent   bool  // the backend has let the time for an answer pass
+	Followed uint8 // questions that soon followed an answer
 
 	Why lb.Why // it has this backend, as far as that is noted, to be logged
 }
@@ -132,7 +136,8 @@ func (f *flow) freeze(now int64) Frozen {
 		Born:    f.born,
 		Idle:    time.Duration(now - f.active),
 		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
-		Answered: f.replied, Known: f.standing == known, Settled: f.followed == settling,
+		Heard: f.heard, Awaits: f.awaits,
+		Answered: f.replied, Known: f.standing == known, Silent: f.silent, Followed: f.followed,
 	}
 	out.In, out.Out = f.meter.Total()
 	if f.trial != 0 {
@@ -246,12 +251,9 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Trial > 0 {
 		f.trial = now + int64(from.Trial)
 	}
-	f.replied = from.Answered
+	f.heard, f.replied, f.silent, f.followed = from.Heard, from.Answered, from.Silent, min(from.Followed, settling)
 	if from.Known {
 		f.standing = known
-	}
-	if from.Settled {
-		f.followed = settling
 	}
 	ln.keep(f, from.Service.Service())
 	sh.why = from.Why
@@ -262,7 +264,11 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))
 	}
-	f.later(now, f.rest(now))
+	if f.expect(from.Awaits); f.awaits != 0 {
+		f.later(now, max(0, f.awaits+f.patience(now)-now))
+	} else {
+		f.later(now, f.rest(now))
+	}
 	if err := sh.io.watch(f); err != nil {
 		sh.count.NoDescriptor.Add(1)
 		f.close()

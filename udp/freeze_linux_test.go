@@ -183,7 +183,7 @@ func TestMovedConversation(t *testing.T) {
 		b.ask("?")
 	}
 	next, flows := p.moveTo(1)
-	if len(flows) != 1 || !flows[0].Known || !flows[0].Settled {
+	if len(flows) != 1 || !flows[0].Known || flows[0].Followed != settling {
 		t.Errorf("moved %+v, want one flow of a known client", flows)
 	}
 	onLoop(t, next.shards[0], func() {

@@ -99,7 +99,7 @@ func TestSilenceIsAllowed(t *testing.T) {
 	mute.Store(true)
 	for end := time.Now().Add(time.Duration(silence) + 200*time.Millisecond); time.Now().Before(end); {
 		c.send("q")
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // nothing is to happen: there is no event
 	}
 	if n := p.Stats(); n.Created != 1 || n.NotAnswered != 0 {
 		t.Errorf("%+v, want one flow", n)

@@ -284,7 +284,10 @@ func (c *codec) flow(f *udp.Frozen) {
 	number(c, &f.Leaving)
 	number(c, &f.Trial)
 	c.bytes(&f.Header)
-	c.bools(&f.PlainIn, &f.PlainOut, &f.Answered, &f.Known, &f.Settled)
+	c.bools(&f.PlainIn, &f.PlainOut, &f.Answered, &f.Known, &f.Silent)
+	c.instant(&f.Heard)
+	c.instant(&f.Awaits)
+	number(c, &f.Followed)
 	c.why(&f.Why)
 	if c.reading && c.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
 		c.fail(errors.New("a flow has no client or no local address"))

@@ -61,7 +61,7 @@ func samples() map[string]sample {
 			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Born: -5, In: 8, Out: 1 << 50,
 			Idle: time.Second, Leaving: time.Millisecond,
 			Trial: time.Minute, Header: []byte("PROXY"), PlainIn: true, PlainOut: true, Answered: true, Known: true,
-			Settled: true, Why: lb.ByAffinity}, flow),
+			Silent: true, Heard: 700, Awaits: -800, Followed: 2, Why: lb.ByAffinity}, flow),
 		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9, Limited: 10},

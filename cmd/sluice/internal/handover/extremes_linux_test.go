@@ -15,7 +15,7 @@ import (
 
 // instants are the fields of records that are times on the clock of a process.
 var instants = []string{"Kept.Born", "Kept.Answered", "Kept.Active", "Kept.Gone", "Dialling.Queued", "Packets.Asking",
-	"Frozen.Born", "Client.LastUsed", "Conversation.Time", "ClientRate.Rested", "Health.Returned", "Health.At",
+	"Frozen.Born", "Frozen.Heard", "Frozen.Awaits", "Client.LastUsed", "Conversation.Time", "ClientRate.Rested", "Health.Returned", "Health.At",
 	"Health.Until", "Health.Trial", "Pace.Measured", "Pace.Began", "Drain.Deadline"}
 
 // amounts are those of type int64 that are none.
