@@ -64,7 +64,7 @@ func (sh *shard) Expire(*eventloop.Timer) { sh.io.walk() }
 
 // bind makes one frontend socket. UDP looks at what is shared when the next socket binds.
 func (l *loopTransport) bind(ln *listener, addr netip.AddrPort, first bool) (at netip.AddrPort, err error) {
-	fd, err := socket.New(addr.Addr(), unix.SOCK_DGRAM, 0)
+	fd, err := newSocket(addr.Addr())
 	if err != nil {
 		return at, err
 	}
@@ -94,6 +94,24 @@ func reportHops(fd int, family netip.Addr) error {
 	return setOption(fd, family, unix.IP_RECVTTL, unix.IPV6_RECVHOPLIMIT)
 }
 
+// newSocket returns one that never sets DF (ip(7), IP_MTU_DISCOVER). The kernel does not tell whether the sender had: a
+// router that may not split what he let it split would drop the datagram. IPv6 is split here as the path is known.
+func newSocket(family netip.Addr) (int, error) {
+	fd, err := socket.New(family, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return fd, err
+	}
+	if family.Is6() {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT)
+	} else {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+	}
+	return fd, err
+}
+
 // setOption switches on an option of IPv4, or of IPv6.
 func setOption(fd int, family netip.Addr, v4, v6 int) error {
 	if family.Is6() {
@@ -121,7 +139,7 @@ func (l *loopTransport) leave(ln *listener) {
 
 func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
 	family := backend.Addr()
-	fd, err := socket.New(family, unix.SOCK_DGRAM, 0)
+	fd, err := newSocket(family)
 	if err != nil {
 		return err
 	}
