@@ -333,6 +333,37 @@ func TestPeakEWMA(t *testing.T) {
 	}
 }
 
+// TestEWMAIsFair: backends that take equally long, but for noise, get equal shares, however many clients ask at a time.
+func TestEWMAIsFair(t *testing.T) {
+	for _, backends := range []int{2, 3} {
+		for _, clients := range []int{1, 8} {
+			b := balancing(t, by("ewma", ones(backends)...))
+			seen, chance, now := map[netip.AddrPort]int{}, rand.New(rand.NewPCG(1, 2)), int64(0)
+			for range 480 / clients {
+				var open []Choice
+				for range clients {
+					c := mustPick(t, b, Flow{Now: now})
+					seen[c.Backend()]++
+					open = append(open, c)
+				}
+				for _, c := range open {
+					now += 1e6
+					c.Took(1e5+chance.Int64N(8e6), now)
+					c.Done(nil)
+				}
+			}
+			for addr, n := range seen {
+				if want := 480 / backends; n < want*4/5 || n > want*6/5 {
+					t.Errorf("%d clients: %s of %d has %d of 480 connections", clients, addr, backends, n)
+				}
+			}
+			if len(seen) != backends {
+				t.Errorf("%d clients: %d of %d backends have connections", clients, len(seen), backends)
+			}
+		}
+	}
+}
+
 // A backend that does not accept is the last to be asked again.
 func TestFailedConnectCosts(t *testing.T) {
 	b := balancing(t, by("ewma", 1, 1))

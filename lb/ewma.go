@@ -9,7 +9,7 @@ import "math"
 
 const (
 	halfLife    = 6_931_471_806 // ns in which what was measured fades to a half: in 10 s to 1/e
-	noise       = 10e6          // ns that are added to each: what differs by less is how busy this host is
+	noise       = 10e6          // ns: what differs by less is how busy this host is
 	failedCosts = 1e9           // ns that count where the backend did not accept
 
 	latencyTick = 20 // time in backend.latency is in 2^20 ns: about a millisecond
@@ -21,6 +21,15 @@ func (c Choice) Took(took, now int64) {
 	if c.backend != nil {
 		c.backend.took(took, now)
 	}
+}
+
+// sooner reports whether one connection more would be accepted sooner by the backend at i than by that at j. Times that
+// differ by noise say nothing: then it is who has fewer in flight.
+func (t *terms) sooner(r ring, i, j int, now int64) bool {
+	if math.Abs(r[i].answersIn(now)-r[j].answersIn(now)) <= noise {
+		return t.inFlight(r, i) < t.inFlight(r, j)
+	}
+	return t.delay(r, i, now) < t.delay(r, j, now)
 }
 
 // delay returns how long one connection more would take, in ns, if the backend at a position accepted one after the

@@ -104,7 +104,7 @@ func (s *service) choose(from set, f *Flow, position uint64) *backend {
 		return r[t.at(below(s.chance(position), t.round(r)))]
 	case twoChoices, peakEWMA:
 		one, other := t.two(r, s.chance(position))
-		if m.algorithm == peakEWMA && t.delay(r, other, f.Now) < t.delay(r, one, f.Now) ||
+		if m.algorithm == peakEWMA && t.sooner(r, other, one, f.Now) ||
 			m.algorithm == twoChoices && t.inFlight(r, other) < t.inFlight(r, one) {
 			return r[other]
 		}
