@@ -25,6 +25,8 @@ type Flow struct {
 	Tried *Tried
 	// ClientPort is the port of the client, for hashes that count it; 0 if it is not known.
 	ClientPort uint16
+	// Forwarded says that the kernel forwards the flow, where nothing waits and nothing is limited.
+	Forwarded bool
 	// Why is where Pick notes why it has chosen what it returns. nil: nowhere.
 	Why *Why
 }
@@ -135,11 +137,11 @@ func (b *Balancer) pick(f *Flow) (Choice, error) {
 		}
 	}
 	if len(s.rings[from]) == 0 {
-		return Choice{}, s.noBackend()
+		return Choice{}, s.noBackend(f)
 	}
 	var chosen *backend
 	switch {
-	case s.limit > 0:
+	case s.limit > 0 && !f.Forwarded:
 		return s.pickWithin(from, f, false)
 	case s.affinityTimeout > 0 && f.Client.IsValid():
 		chosen = s.pickSticky(from, f)
@@ -175,9 +177,9 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 
 // noBackend counts and returns why a set is empty. The cluster set is empty only if
 // the local set is.
-func (s *service) noBackend() error {
+func (s *service) noBackend(f *Flow) error {
 	if len(s.rings[clusterSet]) == 0 {
-		if s.state.policies.Load().Hold <= 0 { // else Hold is asked, which counts those that are not held
+		if f.Forwarded || s.state.policies.Load().Hold <= 0 { // else Hold is asked, which counts those that are not held
 			s.state.noBackend.Add(1)
 		}
 		return ErrNoBackend

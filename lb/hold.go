@@ -16,9 +16,6 @@ type Held struct{ of *state }
 // Valid reports whether there is a place.
 func (h Held) Valid() bool { return h.of != nil }
 
-// Service returns the ID of the service of a place that is valid.
-func (h Held) Service() ID { return h.of.id }
-
 // Hold gives a client, for which Pick has returned ErrNoBackend, a place to wait for a backend, and says for how long,
 // in ns. Not valid: the service requests no such thing, or, if full, as many wait as may. now is on the clock of
 // Flow.Now.

@@ -43,8 +43,7 @@ type Policies struct {
 	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
 	ConnectAttempts int32 // how many there are, 1 to 8
 
-	// RetryRefused says whether clients that a backend refuses get another one where this process does not dial: they
-	// are not answered, and send again.
+	// RetryRefused says whether clients that a backend refuses must get another one, as wherever this process dials.
 	RetryRefused Switch
 
 	IdleTimeout           int64 // without a byte in either direction, of TCP and SCTP
@@ -107,11 +106,10 @@ func (p Policies) Or(d *Policies) *Policies {
 	return &p
 }
 
-// CountsInFlight reports whether it matters to choices, or to limits, how many connections are in flight.
+// CountsInFlight reports whether it matters to choices how many connections are in flight.
 func (p *Policies) CountsInFlight() bool {
 	a, _, _ := parseScheduler(p.Scheduler)
-	return a == leastConnections || a == twoChoices || a == peakEWMA ||
-		p.MaxConnections > 0 || p.MaxEndpointConnections > 0 || p.MaxClientConnections > 0
+	return a == leastConnections || a == twoChoices || a == peakEWMA
 }
 
 // InForce returns what holds for s: what it requests, else what is given for all.

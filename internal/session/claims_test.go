@@ -117,7 +117,9 @@ func TestClientShare(t *testing.T) {
 func TestClientShareOfIPv6(t *testing.T) {
 	var n Counters
 	cs := NewClaims(shares.Shares{Service: 100, Client: 75}, services(t, nil), 0)
-	at := func(i int) netip.Addr { return netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 14: byte(i >> 8), 15: byte(i)}) }
+	at := func(i int) netip.Addr {
+		return netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 14: byte(i >> 8), 15: byte(i)})
+	}
 	all := fill(t, &cs, web, 200, at, &n)
 	if len(all) != 150 || n.ClientConns.Load() != 1 {
 		t.Errorf("%d of 200 for one /64 of a share of 75 %%, %d refused", len(all), n.ClientConns.Load())

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,35 +18,16 @@ const (
 	setAsked      = "asked" // addresses: a process is asked about new flows
 	setAskedPorts = "asked-node-ports"
 	setNumbered   = "numbered" // bits of a mark: the endpoint
-	setRetried    = "retried"  // addresses: a client that an endpoint refuses is to ask again
 	chainAsk      = "ask"      // new flows to Services
-	chainFollow   = "follow"   // those of which it does not matter when they end
 	chainChosen   = "chosen"   // flows that a process has chosen an endpoint for
-
-	setRetriedPorts = "retried-node-ports"
 
 	setCounted      = "counted" // addresses: all turns of connections are to be heard of
 	setCountedPorts = "counted-node-ports"
-
-	setFollowed      = "followed" // addresses: all connections are followed to their end
-	setFollowedPorts = "followed-node-ports"
-
-	setRecent = "recent" // addresses that were asked a moment ago
 )
 
-// followWindow is the time in which Ask.Follow connections are followed, and mostRecent of how many addresses.
-const (
-	followWindow = 250 * time.Millisecond
-	mostRecent   = 65535
-)
-
-// Events of conntrack (enum ip_conntrack_events of linux/netfilter/nf_conntrack_common.h): few are those that all
-// connections have, without IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of state; the last is
-// IPCT_DESTROY.
-const (
-	fewEvents = 0xffff &^ (1<<4 | 1<<5)
-	lastEvent = 1 << 2
-)
+// fewEvents are the events of conntrack that all connections have (enum ip_conntrack_events of
+// linux/netfilter/nf_conntrack_common.h), without IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of state.
+const fewEvents = 0xffff &^ (1<<4 | 1<<5)
 
 // askHooks come after conntrack, and before nat: a packet leaves a queue for the next base chain.
 var askHooks = map[string]*nft.Hook{
@@ -55,36 +35,10 @@ var askHooks = map[string]*nft.Hook{
 	"ask-output":     {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 10, New: true},
 }
 
-// refusedHooks come after nat has given answers the address that the client asked (nf_nat_inet_fn: as a packet leaves,
-// or is for this node), since whether that is the node's can be asked of a packet alone. Their chains see each packet,
-// and are there only while a Service requests it.
-var refusedHooks = map[string]*nft.Hook{
-	"refused-postrouting": {Type: "filter", Number: unix.NF_INET_POST_ROUTING, Priority: srcnat + 10},
-	"refused-input":       {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: srcnat + 10},
-}
-
-// retries adds the rules that keep the refusals of endpoints from clients that are to ask again, or removes them.
-func (s *shape) retries(t *nft.Table, some bool) {
-	for chain, hook := range refusedHooks {
-		if !some {
-			t.DeleteChain(chain)
-			continue
-		}
-		t.SetChain(chain, hook, []nft.Rule{
-			s.rule().RefusesTCP().In(setRetried, nft.OriginalDestination, nft.L4Proto, nft.OriginalPort).Drop().
-				Rule("its client asks again"),
-			s.rule().RefusesTCP().Translated(true).FromLocal().FromLoopback(false).
-				In(setRetriedPorts, nft.L4Proto, nft.OriginalPort).Drop().Rule("so does that of a node port"),
-		})
-	}
-}
-
 // asks adds the rules that ask a process, and the one that does what it says.
 func (s *shape) asks(t *nft.Table) {
 	t.AddSet(nft.Set{Name: setAsked, Key: frontend})
 	t.AddSet(nft.Set{Name: setAskedPorts, Key: frontend[1:]})
-	t.AddSet(nft.Set{Name: setRetried, Key: frontend})
-	t.AddSet(nft.Set{Name: setRetriedPorts, Key: frontend[1:]})
 	t.AddSet(nft.Set{Name: setNumbered, Key: turn[:1], Data: []nft.Field{nft.Address, nft.Port}})
 	for chain, hook := range askHooks {
 		t.SetChain(chain, hook, []nft.Rule{
@@ -96,48 +50,22 @@ func (s *shape) asks(t *nft.Table) {
 		t.AddSet(nft.Set{Name: setCounted, Key: frontend})
 		t.AddSet(nft.Set{Name: setCountedPorts, Key: frontend[1:]})
 	}
-	if s.ask.Follow > 0 {
-		t.AddSet(nft.Set{Name: setFollowed, Key: frontend})
-		t.AddSet(nft.Set{Name: setFollowedPorts, Key: frontend[1:]})
-		t.AddSet(nft.Set{Name: setRecent, Key: frontend, Dynamic: true, Brief: true, Size: mostRecent})
-	}
-	refused := func() *nft.Builder { return s.rule().Is(nft.MarkWithin(s.ask.Mask), true, nft.Key(s.ask.Mask)) }
-	chosen := []nft.Rule{
-		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule("")}
-	if !s.ipv6 { // else the process says so itself: there is no rule that does
-		chosen = append(chosen, refused().Protocol(unix.IPPROTO_SCTP).RejectProtocol().Rule("refused"))
-	}
-	chosen = append(chosen, refused().GotoChain(chainReject).Rule("refused"))
-	if s.ask.Follow > 0 {
-		chosen = append(chosen, s.rule().SetMark(s.ask.Mask, false).Rule("no process has answered"))
-	}
-	t.SetChain(chainChosen, nil, chosen)
+	t.SetChain(chainChosen, nil, []nft.Rule{
+		s.rule().Map(setNumbered, nft.MarkWithin(s.ask.Mask)).SetMark(s.ask.Mask, false).DNAT().Rule(""),
+		s.rule().SetMark(s.ask.Mask, false).Rule("no process has answered"),
+	})
 }
 
 // queues adds the rules for what asks: a packet goes to the queue of its flow, and conntrack makes fewer events of it
-// where it does not matter what is in flight. Services may be counted, or followed: what is empty is not looked into.
-func (s *shape) queues(t *nft.Table, counted, followed bool) {
+// where it does not matter what is in flight. Services may be counted: what is empty is not looked into.
+func (s *shape) queues(t *nft.Table, counted bool) {
 	var ask []nft.Rule
-	unless := func(b *nft.Builder, some bool, addrs, ports string) *nft.Builder {
-		if !some {
-			return b
-		}
-		return b.NotIn(addrs, asked...).NotIn(ports, port...)
-	}
 	if s.ask.Events {
-		rules := []nft.Rule{s.rule().Events(fewEvents).Rule("")}
-		if s.ask.Follow > 0 {
-			events := uint32(0)
-			if s.ask.Ends {
-				events = lastEvent
-			}
-			rules = append(rules, unless(s.rule().SYN(), followed, setFollowed, setFollowedPorts).
-				Beyond(setRecent, followWindow, s.ask.Follow, asked...).
-				Events(events).SetMark(s.ask.unfollowed(), true).Rule("enough are followed"))
+		few := s.rule().Protocol(unix.IPPROTO_TCP)
+		if counted {
+			few.NotIn(setCounted, asked...).NotIn(setCountedPorts, port...)
 		}
-		t.SetChain(chainFollow, nil, rules)
-		ask = append(ask, unless(s.rule().Protocol(unix.IPPROTO_TCP), counted, setCounted, setCountedPorts).
-			Jump(chainFollow).Rule("it does not matter what is in flight"))
+		ask = append(ask, few.Events(fewEvents).Rule("it does not matter what is in flight"))
 	}
 	q := nft.Queues{First: s.ask.First, Count: s.ask.Count, Target: s.ask.Target}
 	t.SetChain(chainAsk, nil, append(ask, s.rule().Queue(q).Rule("")))
@@ -145,27 +73,15 @@ func (s *shape) queues(t *nft.Table, counted, followed bool) {
 
 // add adds what is asked at an address of a Service, and what is to be known of its connections of TCP.
 func (a *Ask) add(u *unit, service *lb.Service, addr netip.AddrPort) {
-	ports, at := addr.Addr().IsUnspecified(), nft.Element{Key: key(service.Protocol, addr)}
-	in := func(addrs, nodePorts string) (uses int) {
-		if ports {
-			addrs = nodePorts
-		}
-		u.add(addrs, at)
-		return 1
+	addrs, counted := setAsked, setCounted
+	if addr.Addr().IsUnspecified() {
+		addrs, counted = setAskedPorts, setCountedPorts
 	}
-	in(setAsked, setAskedPorts)
-	if service.Protocol != lb.TCP {
-		return
-	}
-	policies := service.InForce(&a.Defaults)
-	if service.Requests().RetryRefused == lb.On {
-		u.retries = in(setRetried, setRetriedPorts)
-	}
-	if a.Events && policies.CountsInFlight() {
-		u.counted = in(setCounted, setCountedPorts)
-	}
-	if logs, _ := policies.Logs(); a.Follow > 0 && (logs || policies.RetryRefused == lb.On) {
-		u.followed = in(setFollowed, setFollowedPorts)
+	at := nft.Element{Key: key(service.Protocol, addr)}
+	u.add(addrs, at)
+	if a.Events && service.Protocol == lb.TCP && service.InForce(&a.Defaults).CountsInFlight() {
+		u.add(counted, at)
+		u.counted = 1
 	}
 }
 
@@ -238,11 +154,10 @@ func (e *endpoints) next(of lb.Name, mask uint32) (number uint32) {
 	if one == 0 {
 		return 0
 	}
-	last := mask - 2*one // all together refuse, and without the lowest they say that a connection is not followed
-	unused := int64((last-e.last)/one) + int64(len(e.free))
+	unused := int64((mask-e.last)/one) + int64(len(e.free))
 	switch {
 	case unused == 0 || !e.share.Allows(e.has[of], 1, unused):
-	case e.last != last:
+	case e.last != mask:
 		e.last += one
 		number = e.last
 	default:
@@ -328,7 +243,7 @@ func (e *endpoints) keep(list []nft.Element, mask uint32, ipv6 bool) {
 	used := make(map[uint32]bool, len(list))
 	for _, x := range list {
 		addr, number, ok := numbered(x, ipv6)
-		if ok && number&^mask == 0 && number != 0 && number < mask&^(mask&-mask) {
+		if ok && number&^mask == 0 && number != 0 {
 			e.kept[addr], used[number] = number, true
 			e.last = max(e.last, number)
 		}

@@ -18,7 +18,7 @@ import (
 // TestAskModel walks through random sets of Services with Ask. After each change the kernel holds what was written, and
 // has the numbers that the engine says, each for its endpoint.
 func TestAskModel(t *testing.T) {
-	ask := Ask{First: 1, Count: 2, Mask: 0xffff0000, Target: true, Events: true, Follow: 100}
+	ask := Ask{First: 1, Count: 2, Mask: 0xffff0000, Target: true, Events: true}
 	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
@@ -88,7 +88,7 @@ func TestCounted(t *testing.T) {
 		counts.Addresses = append(counts.Addresses, nodePort)
 		udp := lab.Simple("udp", lab.VIP(v6, 3).String(), 80, lb.UDP)
 		e := &Engine{IPv6: v6, Ask: Ask{First: 1, Count: 1, Mask: 0xffff0000, Target: true, Events: true,
-			Defaults: lb.Policies{MaxConnections: 10}}}
+			Defaults: lb.Policies{Scheduler: "lc"}}}
 		wants := func(addrs, ports int) {
 			t.Helper()
 			syncOn(t, h, e, lab.Whole(plain, counts, udp))
@@ -120,7 +120,7 @@ func TestCounted(t *testing.T) {
 // TestNumbers: an endpoint has one number for as long as it is used, no other one has it, it is known only while the
 // kernel has it, and one that is given again is the one that rests the longest.
 func TestNumbers(t *testing.T) {
-	const mask, most = 0xf0000, 13 // two of 15 are no endpoint's
+	const mask, most = 0xf0000, 15
 	random := rand.New(rand.NewPCG(1, 2))
 	var e endpoints
 	refs, numbers, rests := make(map[netip.AddrPort]int), make(map[netip.AddrPort]uint32), make(map[uint32]int)
@@ -209,7 +209,7 @@ func TestNumbers(t *testing.T) {
 // TestNumberShares: one Service leaves numbers to others, and what has none gets one with the change after there is one
 // again.
 func TestNumberShares(t *testing.T) {
-	const mask, most = 0xff0000, 254
+	const mask, most = 0xff0000, 255
 	e := endpoints{share: 80}
 	big, small := lb.Name{Name: "big"}, lb.Name{Name: "small"}
 	at := func(third byte, i int) netip.AddrPort {

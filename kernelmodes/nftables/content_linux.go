@@ -21,9 +21,7 @@ type content struct {
 	random func(n int) int // math/rand/v2's IntN
 
 	endpoints *endpoints
-	retries   int // Services that have unit.retries
-	counted   int // those that have unit.counted
-	followed  int // and those that have unit.followed
+	counted   int // Services that have unit.counted
 }
 
 // turns are those of the backends of one Service, for any client and for those that get local ones.
@@ -66,8 +64,7 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 		c.exchange(was, is)
 	}
 	if s.ask.Count > 0 {
-		s.retries(c.Table, c.retries > 0)
-		s.queues(c.Table, c.counted > 0, c.followed > 0)
+		s.queues(c.Table, c.counted > 0)
 	}
 	c.endpoints.fill(c.shape.ask.Mask, func(addr netip.AddrPort, number uint32, refs int) {
 		c.number(addr, number, int32(refs))
@@ -89,9 +86,7 @@ func (c *content) exchange(was, is *unit) {
 	for _, e := range was.entries {
 		c.Add(e.set, e.Element, -1)
 	}
-	c.retries += is.retries - was.retries
 	c.counted += is.counted - was.counted
-	c.followed += is.followed - was.followed
 	for _, addr := range is.endpoints {
 		c.number(addr, c.endpoints.take(addr, is.of, c.shape.ask.Mask), 1)
 	}

@@ -40,7 +40,7 @@ type Ask struct {
 	First, Count uint16
 
 	// Mask is the bits of a mark that the number is in: consecutive ones, but those of Masquerade. They
-	// are cleared when the destination is known. All of them together refuse the client.
+	// are cleared when the destination is known.
 	Mask uint32
 
 	// Target uses the target NFQUEUE of iptables, for kernels whose nf_tables has no queues.
@@ -52,23 +52,10 @@ type Ask struct {
 	Events   bool
 	Defaults lb.Policies
 
-	// Follow is how many connections of TCP to an address the process is to follow in each quarter of a second, where
-	// Events says so and the Service requests neither sluice.io/retry-refused nor a log. Of those beyond conntrack
-	// makes no event, or where Ends is true only that of the end of the entry, and Unfollowed is true of the mark with
-	// which they come to the queue. 0: all.
-	Follow uint32
-	Ends   bool
-
-	// Share is how many of the numbers the endpoints of one Service may have: there are 65,533 in sixteen bits, and one
+	// Share is how many of the numbers the endpoints of one Service may have: there are 65,535 in sixteen bits, and one
 	// that would have more is to leave some to others. 0: all.
 	Share shares.Percent
 }
-
-// Unfollowed reports whether a packet with a mark begins a connection that need not be followed.
-func (a *Ask) Unfollowed(mark uint32) bool { return a.Follow > 0 && mark&a.Mask == a.unfollowed() }
-
-// unfollowed is the bits of a mark that say so: those of no endpoint.
-func (a *Ask) unfollowed() uint32 { return a.Mask &^ (a.Mask & -a.Mask) }
 
 // Number returns the bits of the mark that send a flow to an endpoint, 0 if it has none. An endpoint has the same ones
 // for as long as it is one of a Service, also in the process that takes over. Any goroutine may call it.

@@ -236,8 +236,7 @@ func (s shape) trial() *nft.Table {
 	services := map[lb.ID]*lb.Service{plain.ID: plain, affine.ID: &affine, refused.ID: &refused}
 	c.edit(s, services, []lb.Change{{New: plain}, {New: &affine}, {New: &refused}})
 	if s.ask.Count > 0 {
-		s.retries(c.Table, true)
-		s.queues(c.Table, true, true)
+		s.queues(c.Table, true)
 	}
 	return c.Table
 }

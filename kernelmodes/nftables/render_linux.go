@@ -34,9 +34,7 @@ type unit struct {
 	clients []nft.Set // of backends, with affinity
 	shards  []nft.Set // maps that others use as well
 
-	retries   int              // 1 for a Service whose clients are to ask again if an endpoint refuses them
 	counted   int              // 1 for one of which it matters what is in flight
-	followed  int              // 1 for one of which all connections are followed to their end
 	of        lb.Name          // the Service
 	endpoints []netip.AddrPort // that a process may choose
 }

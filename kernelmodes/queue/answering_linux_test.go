@@ -1,7 +1,12 @@
 package queue
 
 import (
+	"errors"
+	"net"
+	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -22,7 +27,6 @@ func TestFewEvents(t *testing.T) {
 			if !n.Verify() {
 				t.Error("Verify finds something out of place")
 			}
-			n.suspect()
 			testbed.Check(t, n.following.events.Everything())
 			before := n.Stats().Flows.Events
 			all := n.open(&s, 9)
@@ -97,5 +101,48 @@ func TestAnswering(t *testing.T) {
 	}
 	if got := new(answering).of(at(0)); got != 0 {
 		t.Errorf("without any: %d", got)
+	}
+}
+
+// TestDrained: a connection that is not followed any more ends when an operator has drained its endpoint and its entry was
+// deleted, of which conntrack says nothing; others go on.
+func TestDrained(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testbed.Config{Pods: 4})
+	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s.Backends = s.Backends[:3]
+	n.Sync(s)
+	var all []net.Conn
+	for len(all) < 6 {
+		c, err := n.Pods[3].Dial(t.Context(), "tcp", s.Addresses[0].Addr.String()) // what is masqueraded gets another port
+		testbed.Check(t, err)
+		defer c.Close()
+		(&testbed.Talker{T: t, Conn: c}).Echoes()
+		all = append(all, c)
+	}
+	testbed.Eventually(t, "answers are heard of", func() bool {
+		f := n.Stats().Flows
+		return f.Answered == uint64(len(all)) && f.Known == 0
+	})
+	left := n.at(all, &s, 0)
+	drains := lb.NewDrains([]lb.Drain{{Addr: s.Backends[0].Addr, Deadline: n.Now()}}, nil)
+	n.Balancer.Drain(drains)
+	n.Sync(*drains.Mark(&s, n.Now()))
+	testbed.Check(t, n.following.events.Only(nil))
+	n.Node.Run(t, "conntrack", "-D", "-p", "tcp")
+	for _, c := range all {
+		if !slices.Contains(left, c) {
+			(&testbed.Talker{T: t, Conn: c}).Echoes()
+			continue
+		}
+		testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
+		_, err := c.Write([]byte("?"))
+		testbed.Check(t, err)
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection of the drained endpoint: %v, want a reset", err)
+		}
+	}
+	if len(left) != len(all)/3 {
+		t.Errorf("%d of %d connections were at the first endpoint, %+v", len(left), len(all), n.Stats().Flows)
 	}
 }

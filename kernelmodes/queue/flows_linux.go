@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
@@ -18,9 +17,6 @@ const (
 	// flowParts are for goroutines not to wait for each other. Each has its own shares, since the flows of a Service
 	// and of a client are spread evenly.
 	flowParts = 64
-
-	// moment is how long packets may be between the queues.
-	moment = int64(50 * time.Millisecond)
 )
 
 // flowSeed makes it a secret which flows are in one part: else a client could choose them, and fill that of others.
@@ -53,31 +49,29 @@ type flowKey struct {
 
 // flow is what is known of one. Times are on the clock of the Balancer.
 type flow struct {
-	choice    lb.Choice // not valid: its endpoint has failed, and what the client sends next is awaited
-	admission lb.Admission
-	failed    *failed // nil: no endpoint has
-	since     int64   // when it got its endpoint, or lost it
-	id        uint32  // of conntrack's entry; 0: no answer was seen
-	seen      uint32  // the last reading of conntrack's table that had it
-	missing   bool    // conntrack had no entry when it was looked at
-	held      bool    // its first packet was
-	why       lb.Why  // it has its endpoint
-	patient   bool    // there is no other endpoint: it may take as long as it takes
-	again     bool    // one of UDP before it had the same ends, and its end was not heard of
+	choice  lb.Choice // not valid: its endpoint has failed, and what the client sends next is awaited
+	failed  *failed   // nil: no endpoint has
+	since   int64     // when it got its endpoint, or lost it
+	id      uint32    // of conntrack's entry; 0: no answer was seen
+	seen    uint32    // the last reading of conntrack's table that had it
+	missing bool      // conntrack had no entry when it was looked at
+	why     lb.Why    // it has its endpoint
+	patient bool      // there is no other endpoint: it may take as long as it takes
+	again   bool      // one of UDP before it had the same ends, and its end was not heard of
 }
 
 // failed is what a flow has behind it.
 type failed struct {
 	tried    lb.Tried
 	last     netip.AddrPort
+	service  lb.ID
 	attempts int
-	refused  bool // the last has, which the client has not heard
 }
 
 // add adds the endpoint of a choice.
 func (f *failed) add(c lb.Choice) {
 	f.tried.Add(c)
-	f.last = c.Backend()
+	f.last, f.service = c.Backend(), c.Service()
 	f.attempts++
 }
 
@@ -100,10 +94,18 @@ func (k *flowKey) host() (h host) {
 	return h
 }
 
-// repeats reports whether a first packet is of a flow that was held and got its endpoint a moment ago: the client has
-// sent it again meanwhile.
-func (one *flow) repeats(now int64) bool {
-	return one.held && one.choice.Valid() && now-one.since < moment
+// service returns the Service that a flow is of.
+func (one *flow) service() lb.ID {
+	if !one.choice.Valid() && one.failed != nil {
+		return one.failed.service
+	}
+	return one.choice.Service()
+}
+
+// endsUnheard reports whether no policy goes by what becomes of a flow of UDP.
+func (one *flow) endsUnheard() bool {
+	logs, _ := one.choice.Policies().Logs()
+	return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
 }
 
 // isUDP reports whether an answer is not to be expected within a time.
@@ -143,7 +145,7 @@ func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
 // remove does so for who holds p.mu, and has a copy of it.
 func (t *flowTable) remove(p *flowPart, k *flowKey, hash uint16, one *flow) {
 	p.flows.remove(k, hash)
-	p.tally.add(nameOf(one.admission.Service()), k.host(), -1)
+	p.tally.add(nameOf(one.service()), k.host(), -1)
 	t.known.Add(-1)
 }
 
@@ -151,7 +153,7 @@ func (t *flowTable) remove(p *flowPart, k *flowKey, hash uint16, one *flow) {
 // room, or its Service or client has its share. Nothing is done if the flow is there.
 func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack) {
 	p, hash := t.part(k)
-	service, client := nameOf(one.admission.Service()), k.host()
+	service, client := nameOf(one.service()), k.host()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.flows.get(k, hash) != nil {
@@ -181,10 +183,7 @@ func (t *flowTable) look(p *flowPart, g *glance) {
 }
 
 // end gives back what a flow has, which is not in the table any more.
-func (one *flow) end(k *flowKey) {
-	one.choice.Done(nil)
-	one.admission.End(addrOf(k.client))
-}
+func (one *flow) end() { one.choice.Done(nil) }
 
 // line has flows in the order in which they are to be looked at.
 type line struct {

@@ -2,14 +2,12 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,7 +23,7 @@ import (
 )
 
 // counting are policies by which it matters what is in flight.
-var counting = lb.Policies{MaxConnections: 1 << 30}
+var counting = lb.Policies{Scheduler: "lc"}
 
 // echoing is a Service of all pods, which echo.
 func (n *node) echoing(p lb.Protocol, v6 bool, policies lb.Policies) lb.Service {
@@ -134,43 +132,21 @@ func TestLeastConnections(t *testing.T) {
 	}
 }
 
-// TestMaxEndpointConnections: no endpoint gets more than its limit. A client beyond is served once there is room.
-func TestMaxEndpointConnections(t *testing.T) {
+// TestNoLimits: this path neither limits connections nor has clients wait, which user space does.
+func TestNoLimits(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 2})
-	s := n.echoing(lb.TCP, false, lb.Policies{MaxEndpointConnections: 2})
-	n.Sync(s)
-	all := n.open(&s, 4)
-	n.awaits(&s, 2, 2)
-	if _, err := n.dial(&s, 200*time.Millisecond); err == nil {
-		t.Error("a fifth connection is served")
-	}
-	served := make(chan error)
-	go func() { _, err := n.dial(&s, testbed.Patience); served <- err }()
-	testbed.Eventually(t, "both packets stay", func() bool { return n.Stats().Holds.Held == 2 }) // that of the fifth, too
-	testbed.Check(t, all[0].Close())
-	testbed.Check(t, <-served)
-	n.awaits(&s, 2, 2)
-	for _, c := range all[1:] {
-		testbed.Check(t, c.Close())
-	}
-}
-
-// TestMaxConnections: a Service has no more than its limit, and a client no more than its own.
-func TestMaxConnections(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, testbed.Config{Pods: 2})
-	s := n.echoing(lb.TCP, false, lb.Policies{})
-	for i, p := range []lb.Policies{{MaxConnections: 2}, {MaxClientConnections: 2}} {
-		s.Name, s.Policies = fmt.Sprint("limited-", i), &p
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		s := n.echoing(p, false, lb.Policies{Scheduler: "lc", MaxEndpointConnections: 1, MaxConnections: 1,
+			MaxClientConnections: 1, MaxClientConnectionRate: 1, Hold: int64(time.Hour)})
 		n.Sync(s)
-		all := n.open(&s, 2)
-		if _, err := n.dial(&s, testbed.Patience); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("%+v: a third connection: %v, want refused", p, err)
+		n.open(&s, 6)
+		n.awaits(&s, 3, 3)
+		s.Backends = nil
+		n.Sync(s)
+		if got := lab.Ask(n.Client, p, s.Addresses[0].Addr); got != testbed.Refused {
+			t.Errorf("%s without an endpoint: %q, want it refused", p, got)
 		}
-		testbed.Check(t, all[0].Close())
-		testbed.Eventually(t, "one has ended", func() bool { return n.Stats().Flows.Known == int64(1+2*i) })
-		n.open(&s, 1)
 	}
 }
 
@@ -379,24 +355,22 @@ func TestReusedPorts(t *testing.T) {
 }
 
 // TestShare: neither a Service nor a client can have all flows that there is room for, and what has no room is not in
-// flight; it goes on, unless its Service has a limit of connections.
+// flight; it goes on.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 1})
 	lc := lb.Policies{Scheduler: "lc"}
 	one, other := n.echoing(lb.UDP, false, lc), n.echoing(lb.UDP, true, lc)
-	limited := n.echoing(lb.TCP, false, counting)
-	limited.Name, one.Name, other.Name = "limited", "one", "other"
-	n.Sync(one, other, limited)
-	ask := func(s *lb.Service, client netip.Addr, count int) (dropped int) {
+	one.Name, other.Name = "one", "other"
+	n.Sync(one, other)
+	ask := func(s *lb.Service, client netip.Addr, count int) {
 		for i := range count {
 			v := n.decide(&nfqueue.Packet{Protocol: netfilter.ProtocolNumber(s.Protocol),
 				Client: netip.AddrPortFrom(client, uint16(i)), Asked: s.Addresses[0].Addr})
-			if v.Mark == Mask {
-				dropped++
+			if v.Mark == 0 {
+				t.Fatalf("flow %d of %s has no endpoint", i, client)
 			}
 		}
-		return dropped
 	}
 	has := func(s *lb.Service, percent, of uint64) uint64 {
 		t.Helper()
@@ -431,28 +405,13 @@ func TestShare(t *testing.T) {
 	if got := n.inFlight(&other)[0] - before; got > 50 {
 		t.Errorf("a client has %d flows more by another address", got)
 	}
-	if dropped := ask(&limited, n.Client.Addr4, 100); dropped < 50 {
-		t.Errorf("%d of 100 connections without room were refused", dropped)
-	}
-	if got := n.Stats().Limited; got == 0 {
-		t.Errorf("%d limited", got)
-	}
 }
 
 // TestStray: a packet in the midst of a connection that conntrack has forgotten goes where the connection did, if that is
 // known, and what becomes of it is held against no endpoint.
 func TestStray(t *testing.T) {
-	for _, follow := range []uint32{100, 1} {
-		t.Run(fmt.Sprint("follows ", follow), func(t *testing.T) {
-			t.Parallel()
-			strays(t, follow)
-		})
-	}
-}
-
-func strays(t *testing.T, follow uint32) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 4})
-	n.follows(follow)
 	n.Balancer.Outlier = lb.DefaultOutlier
 	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
 	s := n.echoing(lb.TCP, false, lb.Policies{})
@@ -466,10 +425,7 @@ func strays(t *testing.T, follow uint32) {
 		all[i] = &testbed.Talker{T: t, Conn: c}
 		all[i].Echoes()
 	}
-	testbed.Eventually(t, "their answers are heard of", func() bool {
-		f := n.Stats().Flows
-		return f.Answered+f.Unfollowed == 3
-	})
+	testbed.Eventually(t, "their answers are heard of", func() bool { return n.Stats().Flows.Answered == 3 })
 	testbed.Check(t, n.following.events.Only(nil)) // it is not heard of
 	n.Node.Run(t, "conntrack", "-D", "-p", "tcp")
 	for _, c := range all {
@@ -539,17 +495,16 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		lb.Service
 		number   uint8
 		policies lb.Policies
-		mark     uint32
 	}{
-		{tcp, unix.IPPROTO_TCP, lb.Policies{Scheduler: "lc"}, 0},
-		{udp, unix.IPPROTO_UDP, lb.Policies{Scheduler: "lc"}, 0},
-		{tcp, unix.IPPROTO_TCP, lb.Policies{}, n.Ask.Mask &^ (1 << 16)}, // it is not followed
+		{tcp, unix.IPPROTO_TCP, lb.Policies{Scheduler: "lc"}},
+		{udp, unix.IPPROTO_UDP, lb.Policies{Scheduler: "lc"}},
+		{udp, unix.IPPROTO_UDP, lb.Policies{}}, // it is not followed
 	} {
-		s, before := x.Service, n.Stats().Flows.Unfollowed
+		s := x.Service
 		s.Policies = &x.policies
 		n.Sync(s)
 		packet := &nfqueue.Packet{Protocol: x.number, Client: netip.AddrPortFrom(n.Client.Addr4, 1),
-			Asked: s.Addresses[0].Addr, Mark: x.mark}
+			Asked: s.Addresses[0].Addr}
 		one := func() {
 			packet.Client = netip.AddrPortFrom(n.Client.Addr4, packet.Client.Port()+1)
 			n.decide(packet)
@@ -559,9 +514,6 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		}
 		if got := testing.AllocsPerRun(1000, one); got != 0 {
 			t.Errorf("%s: %v allocations", s.ID, got)
-		}
-		if got := n.Stats().Flows.Unfollowed - before; (got == 0) != (x.mark == 0) {
-			t.Errorf("%s: %d flows are not followed", s.ID, got)
 		}
 	}
 }

@@ -30,22 +30,19 @@ const (
 // following is what follows flows.
 type following struct {
 	flowTable
-	hearing   hearing
+	services  services
 	reached   reached
 	answering answering
-	faults    faults
-	tries     [2]tries // IPv4, IPv6
 	events    *conntrack.Events
 	table     *conntrack.Conn // to read it
 	entries   *conntrack.Conn // to look at single ones, and delete them
 	cannot    error           // why flows are not followed
 
-	read    chan struct{} // has a value when the table is to be read
-	failing chan struct{} // has a value when it is, since an endpoint begins to fail
-	lost    chan struct{} // has a value when events were
-	stop    chan struct{}
-	all     sync.WaitGroup
-	turn    uint32 // readings
+	read chan struct{} // has a value when the table is to be read
+	lost chan struct{} // has a value when events were
+	stop chan struct{}
+	all  sync.WaitGroup
+	turn uint32 // readings
 
 	reading atomic.Pointer[reading] // nil: none is under way
 
@@ -60,8 +57,7 @@ func (s *Server) follow() (err error) {
 	f := &s.following
 	f.cannot = nil // goroutines that begin here read it
 	if f.read == nil {
-		f.wake, f.read = make(chan struct{}, 1), make(chan struct{}, 1)
-		f.failing, f.lost = make(chan struct{}, 1), make(chan struct{}, 1)
+		f.wake, f.read, f.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	}
 	if on, err := netfilter.ReadNumber("/proc/sys/net/netfilter/nf_conntrack_events"); err == nil && on == 0 {
 		return errNoEvents
@@ -81,7 +77,6 @@ func (s *Server) follow() (err error) {
 		f.entries.Close()
 		return fmt.Errorf("follow flows: %w", err)
 	}
-	s.startHearing()
 	f.stop = make(chan struct{})
 	f.all.Go(s.lookOn)
 	f.all.Go(s.readOn)
@@ -97,7 +92,6 @@ func (s *Server) unfollow() error {
 	close(f.stop)
 	f.all.Wait()
 	f.stop = nil
-	f.hearing.end()
 	err := f.events.Close()
 	f.table.Close()
 	f.entries.Close()
@@ -121,38 +115,33 @@ func notify(c chan struct{}) {
 	}
 }
 
-// keep keeps a flow that has an endpoint. One that has no room is not in flight; false: it must not go on, since it
-// would be beyond what its Service allows.
-func (s *Server) keep(k *flowKey, one *flow) (ok bool) {
+// keep keeps a flow that has an endpoint. One that has no room is not in flight.
+func (s *Server) keep(k *flowKey, one *flow) {
 	some, _ := one.choice.Policies().Logs() // a choice that has ended has none
 	why := one.why                          // not known: it was found in conntrack's table
-	if ok = s.track(k, one); ok && some && why != lb.NotKnown && s.Chose != nil {
+	if s.track(k, one); some && why != lb.NotKnown && s.Chose != nil {
 		client, asked := k.ends()
 		s.Chose(k.protocol, client, asked, why)
 	}
-	return ok
 }
 
-func (s *Server) track(k *flowKey, one *flow) (ok bool) {
-	look := s.nextLook()
+func (s *Server) track(k *flowKey, one *flow) {
+	look := firstLook
 	if k.isUDP() {
 		look = 0
 	}
 	if s.following.cannot != nil {
-		one.end(k)
-		return true
+		one.end()
+		return
 	}
 	done, lack := s.following.put(k, one, look)
 	if done {
-		return true
+		return
 	}
-	p := one.choice.Policies()
-	limited := !k.isUDP() && (p.MaxConnections > 0 || p.MaxClientConnections > 0 || p.MaxEndpointConnections > 0)
 	if lack == ofService {
-		s.Balancer.ExceedsShare(one.admission.Service(), 1)
+		s.Balancer.ExceedsShare(one.service(), 1)
 	}
-	one.end(k)
-	return lack == enough || !limited
+	one.end()
 }
 
 // handle takes an event.
@@ -208,16 +197,15 @@ func (s *Server) learn(e *conntrack.Entry, gone, found bool, reading uint32) boo
 		s.end(&k, &before, e)
 	case enough:
 		f.answering.add(&k, s.engineFor(addrOf(k.client)).Number(before.choice.Backend()))
-		before.end(&k)
+		before.end()
 	}
 	return true
 }
 
 // isKnownEnough reports whether a connection that was answered is followed no longer: where it does not matter what is
-// in flight the kernel does not say when it ends (nftables.Ask.Events). One whose first packet was held may have that
-// in a queue still, as the client has sent it again.
+// in flight the kernel does not say when it ends (nftables.Ask.Events).
 func (one *flow) isKnownEnough(k *flowKey) bool {
-	return k.isTCP() && !one.held && !one.choice.CountsInFlight()
+	return k.isTCP() && !one.choice.CountsInFlight()
 }
 
 // endsBy reports whether the end of an entry is that of a flow, and not of one before that had the same ports.
@@ -267,7 +255,7 @@ func (s *Server) end(k *flowKey, one *flow, e *conntrack.Entry) {
 		s.following.silent.Add(1)
 		one.choice.NotAnswered(syscall.ETIMEDOUT, addrOf(k.client), s.Now())
 	}
-	one.end(k)
+	one.end()
 }
 
 // refuse ends a connection of which a reset was the second packet, with which the kernel ends the entry at once. Whose
@@ -278,32 +266,13 @@ func (s *Server) refuse(k *flowKey, one *flow, e *conntrack.Entry) {
 		return
 	}
 	s.following.refused.Add(1)
-	s.faulty(k)
 	choice := one.choice
-	if choice.Policies().RetryRefused == lb.On {
-		s.awaitAgain(k, one)
-	}
 	if one.choice = (lb.Choice{}); e.Counted() {
 		choice.Failed(syscall.ECONNREFUSED, s.Now())
 		return
 	}
 	choice.NotAnswered(syscall.ECONNREFUSED, addrOf(k.client), s.Now())
 	choice.Done(nil)
-}
-
-// awaitAgain keeps what is known of a connection that was refused, which its client does not hear (rules drop the
-// reset): when it sends again it gets another endpoint, or is refused.
-func (s *Server) awaitAgain(k *flowKey, one *flow) {
-	next := flow{admission: one.admission, failed: one.failed, since: s.Now()}
-	if next.failed == nil {
-		next.failed = new(failed)
-	}
-	next.failed.add(one.choice)
-	next.failed.refused = true
-	if done, _ := s.following.put(k, &next, s.nextLook()); done {
-		one.admission = lb.Admission{}
-		s.following.retried.Add(1)
-	}
 }
 
 // endAll ends flows.
@@ -321,7 +290,7 @@ func (s *Server) endAll(which func(*flow) bool) {
 		}
 		p.mu.Unlock()
 		for i := range some {
-			some[i].flow.end(&some[i].key)
+			some[i].flow.end()
 		}
 	}
 }

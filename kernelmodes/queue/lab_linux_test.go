@@ -65,17 +65,13 @@ type engine struct {
 }
 
 func (e engine) Sync(ctx context.Context, d lb.Delta, about lb.Node) error {
-	err := e.Expect(&d)
-	if err == nil {
-		err = e.Engine.Sync(ctx, d, about)
-	}
+	err := e.Engine.Sync(ctx, d, about)
 	if e.Changed(&d, e.IPv6); err != nil {
 		return err
 	}
 	table, _, err := new(lb.Table).Next(d.Added, about)
 	if err == nil {
 		e.Balancer.Update(table)
-		e.Wake()
 	}
 	return err
 }

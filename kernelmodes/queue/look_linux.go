@@ -36,9 +36,6 @@ func (s *Server) lookOn() {
 			left -= s.lookAt(&f.parts[first], left)
 			first = (first + 1) % flowParts
 		}
-		if left == 0 && !f.hearing.on.Load() { // there are too many to look at
-			s.suspect()
-		}
 	}
 }
 
@@ -79,19 +76,14 @@ func (s *Server) lookAtOne(g *glance, one *flow) {
 		}
 		return
 	}
-	hears, early := s.following.hearing.on.Load(), now-one.since < one.timeout()
-	if early && hears {
+	if now-one.since < one.timeout() {
 		s.lookAgain(g, func(*flow) {})
 		return
 	}
 	client, asked := k.ends()
 	e, there, err := s.following.entries.Find(k.protocol, client, asked)
 	switch {
-	case err != nil, !there && !one.missing:
-		// An event that says why it has gone may not have been read. If none is heard the endpoint may have refused it.
-		if err == nil && !hears {
-			s.suspect()
-		}
+	case err != nil, !there && !one.missing: // the event that says why it has gone may not have been read
 		s.lookAgain(g, func(one *flow) { one.missing = err == nil })
 	case !there: // its packet was dropped on this node
 		s.giveUp(g)
@@ -99,8 +91,6 @@ func (s *Server) lookAtOne(g *glance, one *flow) {
 		s.learn(&e, false, true, 0)
 	case k.protocol == lb.TCP && e.State != conntrack.TCPSynSent: // it began with no SYN
 		s.giveUp(g)
-	case early:
-		s.lookAgain(g, func(*flow) {})
 	default:
 		s.fail(g, one, &e)
 	}
@@ -123,7 +113,7 @@ func (s *Server) lookAgain(g *glance, change func(*flow)) {
 	defer p.mu.Unlock()
 	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
 		change(one)
-		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + s.nextLook()})
+		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + firstLook})
 	}
 }
 
@@ -137,7 +127,7 @@ func (s *Server) giveUp(g *glance) {
 		s.following.remove(p, &g.flowKey, hash, &ended)
 	}
 	p.mu.Unlock()
-	ended.end(&g.flowKey)
+	ended.end()
 }
 
 // fail says that the endpoint of a flow has failed, which has not answered. Where there is another its entry is
@@ -164,13 +154,11 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 			one.failed = new(failed)
 		}
 		one.failed.add(choice)
-		one.failed.refused = false
 		one.since = s.Now()
 		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})
 	}
 	p.mu.Unlock()
 	s.blame(k, choice)
-	s.faulty(k)
 	if others {
 		if _, err := s.following.entries.Delete(e); err == nil {
 			s.following.retried.Add(1)

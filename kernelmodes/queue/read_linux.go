@@ -11,7 +11,7 @@ import (
 
 const (
 	// readEvery is how long the table is not read while nothing is lost, and readShare how many times as long as the
-	// last reading took it is not read anyhow, but once when an endpoint begins to fail.
+	// last reading took it is not read anyhow.
 	readEvery = time.Minute
 	readShare = 20
 
@@ -56,37 +56,24 @@ func (r *reading) isFull() bool {
 // readOn reads the table when it has to be read.
 func (s *Server) readOn() {
 	f := &s.following
-	for hurried := false; ; {
-		s.unsuspect()
-		if !hurried {
-			select {
-			case <-f.stop:
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-f.read:
+		case <-f.lost:
+			if !s.pause(youth) { // until what has ended unheard is old enough
 				return
-			case <-f.read:
-			case <-f.failing:
-			case <-f.lost:
-				if !s.pause(youth) { // until what has ended unheard is old enough
-					return
-				}
-			case <-time.After(readEvery):
-				if f.known.Load() == 0 {
-					continue
-				}
+			}
+		case <-time.After(readEvery):
+			if f.known.Load() == 0 {
+				continue
 			}
 		}
 		begun := time.Now()
 		s.readTable()
-		failing := f.failing
-		if hurried {
-			failing = nil
-		}
-		select {
-		case <-f.stop:
+		if !s.pause(readShare * time.Since(begun)) {
 			return
-		case <-failing: // clients of the endpoint send again after a second
-			hurried = true
-		case <-time.After(readShare * time.Since(begun)):
-			hurried = false
 		}
 	}
 }
@@ -138,7 +125,7 @@ func (s *Server) readEntry(e *conntrack.Entry, r *reading) {
 func (s *Server) adopt(k *flowKey, e *conntrack.Entry, turn uint32) {
 	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
 	service, _, ok := s.Balancer.Table().Lookup(asked)
-	if !ok || !s.has(service.ID) ||
+	if !ok || !s.following.services.has(service.ID) ||
 		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
 		return
 	}
@@ -146,17 +133,12 @@ func (s *Server) adopt(k *flowKey, e *conntrack.Entry, turn uint32) {
 		s.following.answering.add(k, s.engineFor(addrOf(k.client)).Number(e.Replies))
 		return
 	}
-	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: turn,
-		admission: s.Balancer.Readmit(service.ID, e.Src.Addr()).CountClient(e.Src.Addr())}
+	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: turn}
 	if e.Status&conntrack.SeenReply != 0 {
 		one.id = e.ID
 	}
-	if one.admission == (lb.Admission{}) { // the Service has gone meanwhile
-		one.choice.Done(nil)
-		return
-	}
 	if k.isUDP() && one.endsUnheard() {
-		one.end(k)
+		one.end()
 		return
 	}
 	s.keep(k, &one)

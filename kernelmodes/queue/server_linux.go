@@ -19,10 +19,9 @@ import (
 // Probe returns what engines are to be made with, a queue for each core, and checks that this host can forward so: with
 // queues of nf_tables, or else by the target of iptables. The error is that of the engine's Probe.
 func Probe(ctx context.Context) (ask nftables.Ask, err error) {
-	for _, x := range []nftables.Ask{{Events: true, Follow: Follow}, {Events: true}, {}} {
+	for _, events := range []bool{true, false} {
 		for _, target := range []bool{false, true} {
-			ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: Mask, Target: target,
-				Events: x.Events, Follow: x.Follow}
+			ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: Mask, Target: target, Events: events}
 			if err = (&nftables.Engine{Ask: ask}).Probe(ctx); err == nil {
 				return ask, nil
 			}
@@ -42,75 +41,49 @@ type Server struct {
 	// has the answer. It must not wait. nil: it is of no use.
 	Chose func(protocol lb.Protocol, client, asked netip.AddrPort, why lb.Why)
 
-	// Shares bound what one Service and one client have of the flows that are known, and of the packets that are held.
+	// Shares bound what one Service and one client have of the flows that are known.
 	Shares shares.Shares
 
-	queues, held *nfqueue.Queues // held: of packets that stay, which the kernel looks through at each verdict
-	following    following
-	holding      holding
-	unreachable  unreachable
+	queues    *nfqueue.Queues
+	following following
 
 	took func(packets int, d time.Duration) // gets how long verdicts take; nil: it is not measured
 
-	chosen, unknown, no, limited, undecided, strays, repeated, unfollowed atomic.Uint64
+	chosen, unknown, no, strays atomic.Uint64
 }
 
 // Stats count what a server was asked. It may be called by any goroutine.
 type Stats struct {
-	Queues    nfqueue.Stats
-	Chosen    uint64
-	None      uint64 // the Balancer had no endpoint, or does not admit the client
-	Unknown   uint64 // the kernel does not have the endpoint that was chosen yet
-	Undecided uint64 // held packets whose verdict was not taken
-	Limited   uint64 // reset or dropped: the endpoints, the Service or the client have as many connections as they may
-	Strays    uint64 // in the midst of connections that the kernel does not know: they went where new ones would
-	Flows     FlowStats
-	Holds     HoldStats
-}
-
-// HoldStats count packets that stay in the queue while there is no endpoint, or none that has room.
-type HoldStats struct {
-	Held    int64  // now
-	All     uint64 // until now
-	Full    uint64 // could not: as many of the Service did as it allows
-	Lacks   Lacks  // could not for other reasons
-	Expired uint64 // have gone on without an endpoint, or were refused since none had room for too long
-	Left    uint64 // were dropped, since their client had left while none had room
+	Queues  nfqueue.Stats
+	Chosen  uint64
+	None    uint64 // the Balancer had no endpoint, or does not admit the client
+	Unknown uint64 // the kernel does not have the endpoint that was chosen yet
+	Strays  uint64 // in the midst of connections that the kernel does not know: they went where new ones would
+	Flows   FlowStats
 }
 
 // FlowStats count what is known of flows that the kernel forwards.
 type FlowStats struct {
-	Known      int64  // now
-	Unfollowed uint64 // connections that have an endpoint and were not followed, since enough others were
-	Lacks      Lacks  // had no room among these
-	Answered   uint64
-	Refused    uint64 // by a reset as the first answer, or left so by the client where packets are not counted
-	Silent     uint64 // endpoints that have not answered in time
-	Retried    uint64 // of both, those whose client gets another endpoint when it sends again
-	Listening  bool   // to conntrack
-	Events     uint64 // of it
-	Lost       uint64 // events that had no room, after which the table is read
+	Known    int64 // now
+	Lacks    Lacks // had no room among these
+	Answered uint64
+	Refused  uint64 // by a reset as the first answer, or left so by the client where packets are not counted
+	Silent   uint64 // endpoints that have not answered in time
+	Retried  uint64 // of these, those whose client gets another endpoint when it sends again
+	Events   uint64 // of it
+	Lost     uint64 // events that had no room, after which the table is read
 }
 
 // Start begins to answer in the network namespace of the calling thread. While another process does, the
 // error wraps syscall.EPERM. Rules that ask are to be written afterwards: a kernel may have events of those flows only
 // that began while anyone listened.
 func (s *Server) Start() (err error) {
-	_ = s.unreachable.open() // without it clients of SCTP by IPv6 are not answered
-	s.startHolding()
-	if s.held, err = nfqueue.Open(s.Ask.First+s.Ask.Count, 1, s.decideHeld, nil); err != nil {
-		s.endHolding()
-		s.unreachable.close()
-		return err // first, and so nothing is opened for conntrack each time that Await tries
-	}
 	s.following.shares = s.Shares
 	if err := s.follow(); err != nil {
 		s.following.cannot = err
 	}
 	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide, s.took); err != nil {
-		s.endHolding()
-		defer s.unreachable.close()
-		return errors.Join(err, s.held.Close(), s.unfollow())
+		return errors.Join(err, s.unfollow())
 	}
 	if s.following.cannot == nil {
 		s.Read()
@@ -120,21 +93,13 @@ func (s *Server) Start() (err error) {
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	f, h := &s.following, &s.holding
+	f := &s.following
 	stats := Stats{
 		Queues: s.queues.Stats(), Chosen: s.chosen.Load(), None: s.no.Load(), Unknown: s.unknown.Load(),
-		Limited: s.limited.Load(), Undecided: s.undecided.Load(), Strays: s.strays.Load(),
-		Flows: FlowStats{Known: f.known.Load(), Unfollowed: s.unfollowed.Load(), Lacks: f.full.load(),
-			Answered: f.answered.Load(),
-			Refused:  f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
-		Holds: HoldStats{Held: h.held.Load(), All: h.holds.Load(), Full: h.full.Load(), Expired: h.expired.Load(),
-			Left: h.left.Load(), Lacks: h.lacks.load()},
+		Strays: s.strays.Load(),
+		Flows: FlowStats{Known: f.known.Load(), Lacks: f.full.load(), Answered: f.answered.Load(),
+			Refused: f.refused.Load(), Silent: f.silent.Load(), Retried: f.retried.Load()},
 	}
-	held := s.held.Stats()
-	stats.Queues.Missed += held.Missed
-	stats.Queues.Late += held.Late
-	stats.Queues.Repeated += s.repeated.Load()
-	stats.Flows.Listening = f.hearing.on.Load()
 	if f.cannot == nil {
 		events := f.events.Stats()
 		stats.Flows.Events, stats.Flows.Lost = events.Handled, events.Lost
@@ -142,99 +107,49 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-// Close answers what has come, drops what is held, and ends. From then on the kernel chooses, and no flow is in flight.
-func (s *Server) Close() error {
-	s.endHolding()
-	defer s.unreachable.close()
-	return errors.Join(s.queues.Close(), s.held.Close(), s.unfollow())
-}
+// Close answers what has come, and ends. From then on the kernel chooses, and no flow is in flight.
+func (s *Server) Close() error { return errors.Join(s.queues.Close(), s.unfollow()) }
 
 // decide chooses for one flow. It allocates nothing.
-func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict { return s.judge(p, false) }
-
-// decideHeld does so for one that may stay.
-func (s *Server) decideHeld(p *nfqueue.Packet) nfqueue.Verdict { return s.judge(p, true) }
-
-func (s *Server) judge(p *nfqueue.Packet, holds bool) nfqueue.Verdict {
+func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	f := lb.Flow{
 		Frontend: lb.Frontend{Protocol: netfilter.ProtocolOf(p.Protocol), Addr: p.Asked},
-		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(),
+		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(), Forwarded: true,
 	}
 	k := keyOf(f.Frontend.Protocol, p.Client, p.Asked)
-	if s.waits(&k, f.Now) {
-		return nfqueue.Verdict{Action: nfqueue.Drop}
-	}
 	v := nfqueue.Verdict{Action: nfqueue.Accept, Mark: p.Mark &^ s.Ask.Mask}
 	if p.Stray {
 		v.Mark |= s.stray(&k, &f)
 		return v
 	}
-	one, known := s.following.find(&k)
-	if known && one.repeats(f.Now) {
-		s.repeated.Add(1)
-		v.Mark |= s.engine(&f).Number(one.choice.Backend())
-		return v
-	}
-	if known {
-		one, known = s.following.take(&k)
-	}
+	one, known := s.following.take(&k)
 	var before netip.AddrPort
 	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
 		before = one.choice.Backend()
-		one.end(&k)
+		one.end()
 		one = flow{}
 	}
 	if one.failed != nil {
 		f.Tried = &one.failed.tried
 	}
 	number, err := s.choose(&f, &one)
-	switch {
-	case one.exhausted():
-		s.no.Add(1)
-		v.Mark |= s.Ask.Mask // its client is refused
-	case number != 0:
-		one.again = k.isUDP() && one.choice.Backend() == before
+	if number != 0 {
+		s.chosen.Add(1)
 		v.Mark |= number
-		if !holds && s.passes(p, &k, &one, number) {
-			s.chosen.Add(1)
-			s.pass(&k, &one, number)
-			return v
+		if one.again = k.isUDP() && one.choice.Backend() == before; k.isUDP() && one.endsUnheard() {
+			one.end()
+		} else {
+			s.keep(&k, &one)
 		}
-		if s.keep(&k, &one) {
-			s.chosen.Add(1)
-			return v
-		}
-		s.limited.Add(1)
-		v.Action, v.Mark = s.refusal(&k, p.Tag, lb.ErrServiceLimit, v.Mark&^s.Ask.Mask)
 		return v
-	case full(err) && holds:
-		v.Action, v.Mark = s.pend(&k, &f, p, &one)
-		return v
-	case limits(err) && !full(err):
-		s.limited.Add(1)
-		v.Action, v.Mark = s.refusal(&k, p.Tag, err, v.Mark)
-	case !holds && (full(err) || waits(err) && s.mayHold(&f)):
-		if one.failed != nil {
-			if kept, _ := s.following.put(&k, &one, firstLook); kept { // for when it comes from the other queue
-				one = flow{}
-			}
-		}
-		v = nfqueue.Verdict{Action: nfqueue.To(s.Ask.First + s.Ask.Count), Mark: p.Mark}
-	case waits(err) && holds && s.hold(&k, &f, p, err == nil):
-		v.Action = nfqueue.Hold
-	case err == nil:
+	}
+	if err == nil {
 		s.unknown.Add(1)
-	default:
+	} else {
 		s.no.Add(1)
 	}
-	one.end(&k)
+	one.end()
 	return v
-}
-
-// exhausted reports whether a client that was refused has no other endpoint, or has had as many as may be.
-func (one *flow) exhausted() bool {
-	return one.failed != nil && one.failed.refused && one.choice.Valid() &&
-		(one.failed.attempts >= mostAttempts(one.choice) || !one.failed.tried.Add(one.choice))
 }
 
 // stray returns the number of the endpoint of a packet in the midst of a connection that conntrack does not know: its
@@ -293,43 +208,11 @@ func family(client netip.Addr) int {
 
 // choose chooses an endpoint, of which it returns the number; 0: the kernel does not have it yet.
 func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
-	asked := *f // f may be kept, for which it must not say where why is
+	asked := *f
 	asked.Why = &to.why
 	if to.choice, err = s.Balancer.Pick(asked); err != nil {
 		return 0, err
 	}
-	if err = s.admit(f, to); err != nil {
-		return 0, err
-	}
 	to.since = f.Now
 	return s.engine(f).Number(to.choice.Backend()), nil
-}
-
-// admit has a flow count for the limits of its Service, unless it does.
-func (s *Server) admit(f *lb.Flow, to *flow) (err error) {
-	if to.admission != (lb.Admission{}) {
-		return nil
-	}
-	_, to.admission, err = s.Balancer.Admit(&f.Frontend, f.Client, f.Now)
-	if err == nil && to.admission == (lb.Admission{}) {
-		return lb.ErrNoService // it has gone since
-	}
-	return err
-}
-
-// waits reports whether there is no endpoint, or, without an error, the kernel does not have it yet.
-func waits(err error) bool {
-	return err == nil || err == lb.ErrNoBackend //nolint:errorlint // it is never wrapped
-}
-
-// full reports whether no endpoint has room.
-func full(err error) bool { return err == lb.ErrFull } //nolint:errorlint // it is never wrapped
-
-// limits reports whether an error says that there are as many connections as may be, or as many clients that wait.
-func limits(err error) bool {
-	switch err { //nolint:errorlint // they are never wrapped, and this is done for each flow
-	case lb.ErrFull, lb.ErrQueueFull, lb.ErrServiceLimit, lb.ErrClientLimit, lb.ErrClientRate:
-		return true
-	}
-	return false
 }

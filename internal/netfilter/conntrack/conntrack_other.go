@@ -32,7 +32,6 @@ func (events) listen(Kinds, func(*Event)) error { return errors.ErrUnsupported }
 func (events) only([]netip.Addr) error { return errors.ErrUnsupported }
 func (events) all() error              { return errors.ErrUnsupported }
 func (events) everything() error       { return errors.ErrUnsupported }
-func (events) hear(bool) error         { return errors.ErrUnsupported }
 
 func (events) stats() EventStats { return EventStats{} }
 

@@ -62,10 +62,6 @@ func (e *Events) All() error { return e.all() }
 // Everything has the events come of all entries.
 func (e *Events) Everything() error { return e.everything() }
 
-// Hear has no events come from now on, or has them come again. While nothing on the host listens the kernel makes none,
-// and gives entries no room for them (net.netfilter.nf_conntrack_events is 2).
-func (e *Events) Hear(on bool) error { return e.hear(on) }
-
 // Stats returns the counters.
 func (e *Events) Stats() EventStats { return e.stats() }
 

@@ -45,7 +45,7 @@ func (e *events) listen(kinds Kinds, handle func(*Event)) error {
 	e.kinds = kinds
 	err = errors.Join(e.only(nil), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventRoom),
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	if err = errors.Join(err, e.hear(true)); err != nil {
+	if err = errors.Join(err, e.join()); err != nil {
 		_ = e.file.Close()
 		return fmt.Errorf("subscribe to conntrack: %w", err)
 	}
@@ -53,15 +53,12 @@ func (e *events) listen(kinds Kinds, handle func(*Event)) error {
 	return nil
 }
 
-func (e *events) hear(on bool) error {
-	option := unix.NETLINK_DROP_MEMBERSHIP
-	if on {
-		option = unix.NETLINK_ADD_MEMBERSHIP
-	}
+// join joins the groups of its kinds.
+func (e *events) join() error {
 	return e.control(func(fd int) (err error) {
 		for kind, group := range groups {
 			if e.kinds&kind != 0 {
-				err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, group))
+				err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
 			}
 		}
 		return err

@@ -1,6 +1,6 @@
 // Package nfqueue has a function decide about the first packet of each flow that rules send to a
 // queue of the kernel (nfnetlink_queue), by netlink and without any library: it goes on with a
-// mark, or is dropped, or stays in the queue until its [Ticket] says what becomes of it.
+// mark, or is dropped.
 //
 // [Open] binds some consecutive queues, each with a socket and a goroutine of its own, which has a thread. Of a packet
 // the kernel copies the headers only. A goroutine reads what there is, decides, and sends all verdicts by one system
@@ -11,7 +11,7 @@
 //
 // Nothing ever waits for this process: what finds a queue full goes on as it came
 // (NFQA_CFG_F_FAIL_OPEN), and so does what comes when no process has the queue, if the rule says
-// bypass. Close loses nothing but what is held. What is in a queue when its process dies is lost: a client sends it
+// bypass. Close loses nothing. What is in a queue when its process dies is lost: a client sends it
 // again, by TCP after a second.
 //
 // It is for Linux with CAP_NET_ADMIN, and works in the network namespace of the thread that calls

@@ -17,11 +17,6 @@ type Packet struct {
 	// Stray: it is in the midst of a connection of TCP or an association of SCTP, and so not the first one of its flow,
 	// though the kernel does not know that.
 	Stray bool
-
-	Tag   uint32 // of an association that an INIT of SCTP begins
-	Bytes uint16 // of it, as its header says
-
-	Ticket Ticket // for one that is held
 }
 
 // flow is what identifies the flow of a packet. Nothing else does.
@@ -42,7 +37,6 @@ const (
 	tcpSYN    = 1 << 1
 	sctpChunk = 12 // the kind of the first one
 	sctpINIT  = 1
-	sctpTag   = 16
 )
 
 // parse reads the headers of a packet. It is not ok if it does not show its ports, as where more headers precede them
@@ -55,7 +49,7 @@ func (p *Packet) parse(b []byte) (ok bool) {
 	var from, to netip.Addr
 	switch {
 	case b[0]>>4 == 4 && len(b) >= least4:
-		p.Protocol, p.Bytes = b[9], binary.BigEndian.Uint16(b[2:])
+		p.Protocol = b[9]
 		from, to = netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
 		size := int(b[0]&15) * 4
 		if size < least4 || size > len(b) || isFragment(b[6:], 0x1fff) {
@@ -63,7 +57,7 @@ func (p *Packet) parse(b []byte) (ok bool) {
 		}
 		b = b[size:]
 	case b[0]>>4 == 6 && len(b) >= least6:
-		p.Protocol, p.Bytes = b[6], binary.BigEndian.Uint16(b[4:])
+		p.Protocol = b[6]
 		from, to = netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
 		if b, ok = p.skip(b[least6:]); !ok {
 			return false
@@ -88,9 +82,6 @@ func (p *Packet) parse(b []byte) (ok bool) {
 	p.Asked = netip.AddrPortFrom(to, binary.BigEndian.Uint16(b[2:]))
 	p.Stray = p.Protocol == unix.IPPROTO_TCP && b[tcpFlags]&tcpSYN == 0 ||
 		p.Protocol == unix.IPPROTO_SCTP && b[sctpChunk] != sctpINIT
-	if p.Tag = 0; p.Protocol == unix.IPPROTO_SCTP && !p.Stray && len(b) >= sctpTag+4 {
-		p.Tag = binary.BigEndian.Uint32(b[sctpTag:])
-	}
 	return true
 }
 

@@ -281,39 +281,25 @@ func (q *queue) judge(attrs []byte) {
 	q.packets.Add(1)
 	q.missed.Add(uint64(id - q.last - 1))
 	q.last = id
-	q.packet.Mark, q.packet.Ticket = mark, Ticket{}
+	q.packet.Mark = mark
 	v := Verdict{Action: Drop}
 	if q.packet.parse(payload) {
-		v = q.again(id)
+		v = q.again()
 	} else {
 		q.odd.Add(1)
 	}
-	if v.Action != Hold {
-		q.verdicts = appendVerdict(q.verdicts, q.number, id, v)
-	}
+	q.verdicts = appendVerdict(q.verdicts, q.number, id, v)
 }
 
-// again decides about the packet, or as before if its flow is being decided; one that is held needs no second packet.
-func (q *queue) again(id uint32) Verdict {
+// again decides about the packet, or as before if its flow is being decided.
+func (q *queue) again() Verdict {
 	f, known := q.recent.find(q.packet.flow(), q.now)
 	if known {
 		q.repeated.Add(1)
-		if f.verdict.Action == Hold {
-			return Verdict{Action: Drop}
-		}
-		return f.verdict
+	} else {
+		f.verdict = q.decide(&q.packet)
 	}
-	q.packet.Ticket = Ticket{q, id}
-	f.verdict = q.decide(&q.packet)
 	return f.verdict
-}
-
-// decideLate sends the verdict of a packet that was held. The kernel takes it before write returns.
-func (q *queue) decideLate(id uint32, v Verdict) error {
-	message := appendVerdict(make([]byte, 0, verdictBytes), q.number, id, v)
-	var refused error
-	err := q.conn.Control(func(fd uintptr) { _, refused = unix.Write(int(fd), message) })
-	return errors.Join(err, os.NewSyscallError("write", refused))
 }
 
 // send sends the verdicts that there are. Each is a message of its own, since they differ in their marks.

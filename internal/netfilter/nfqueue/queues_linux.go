@@ -26,28 +26,11 @@ type Verdict struct {
 // Action says whether a packet goes on.
 type Action uint32
 
-// The actions (linux/netfilter.h). Hold is none of the kernel's: the packet stays in the queue until [Ticket.Decide].
+// The actions (linux/netfilter.h).
 const (
 	Drop   Action = 0
 	Accept Action = 1
-	Hold   Action = 1<<32 - 1
 )
-
-// To has the packet go to another queue, which decides instead; it goes on as it came if no process has that.
-func To(queue uint16) Action {
-	const other, bypass = 3, 1 << 15 // NF_QUEUE, NF_VERDICT_FLAG_QUEUE_BYPASS
-	return other | bypass | Action(queue)<<16
-}
-
-// Ticket is for a packet that is held.
-type Ticket struct {
-	of *queue
-	id uint32
-}
-
-// Decide says what becomes of the packet, once, by any goroutine. It must not be called after Close, with which what is
-// held is dropped. A packet that has gone meanwhile, as with its interface, is counted.
-func (t Ticket) Decide(v Verdict) error { return t.of.decideLate(t.id, v) }
 
 // Open binds the queues from first on. decide says what becomes of a packet, which it must not keep. Each
 // queue calls it on a goroutine of its own, which has a thread. took gets how long it was from when some packets were

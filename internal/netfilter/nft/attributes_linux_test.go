@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +33,11 @@ func TestKernelAcceptsLengths(t *testing.T) {
 		if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil {
 			t.Skip(err)
 		}
-		x.SetChain("lengths", nil, []Rule{NewRule(x.IPv6).In("services", OriginalDestination, L4Proto, OriginalPort).
+		original := func(b *Builder, reg uint32) uint32 { // what the first packet of a connection had
+			b.add(&expr.Ct{Register: reg, Key: expr.CtKeyDST})
+			return b.words()
+		}
+		x.SetChain("lengths", nil, []Rule{NewRule(x.IPv6).In("services", original, L4Proto, conntrack(expr.CtKeyPROTODST)).
 			Accept().Rule("")})
 		write(t, x)
 		line := make([]byte, 8192)

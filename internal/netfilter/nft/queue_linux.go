@@ -2,11 +2,9 @@ package nft
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
-	"golang.org/x/sys/unix"
 )
 
 // Queues are consecutive queues of nfnetlink_queue. A hash of a packet's addresses and protocol says to which it goes, so
@@ -44,26 +42,6 @@ func (b *Builder) Unconfirmed() *Builder {
 func (b *Builder) Events(mask uint32) *Builder {
 	return b.add(&expr.Immediate{Register: firstRegister, Data: binary.NativeEndian.AppendUint32(nil, mask)},
 		&expr.Ct{Register: firstRegister, Key: expr.CtKeyEVENTMASK, SourceRegister: true})
-}
-
-// SYN matches those packets of TCP that begin a connection. That they are of TCP is to be known.
-func (b *Builder) SYN() *Builder {
-	const fin, syn, rst, ack = 1, 2, 4, 16
-	return b.add(&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags,
-		Len: 1},
-		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
-			Mask: []byte{fin | syn | rst | ack}, Xor: []byte{0}},
-		&expr.Cmp{Register: firstRegister, Op: expr.CmpOpEq, Data: []byte{syn}})
-}
-
-// Beyond matches packets that come after as many others with the same key within a window of time, which begins with
-// the first of them and has whole milliseconds. What finds the set full does not match. The set is a dynamic one, for
-// this alone.
-func (b *Builder) Beyond(set string, window time.Duration, packets uint32, key ...Load) *Builder {
-	// An element has its packets from the start, gets no more as long as it is there, and goes with the window.
-	few := &expr.Limit{Unit: expr.LimitTimeDay, Rate: 1, Burst: packets, Over: true}
-	return b.add(&expr.Dynset{SrcRegKey: b.load(key), SetName: set, Timeout: window,
-		Operation: unix.NFT_DYNSET_OP_ADD, Exprs: []expr.Any{few}})
 }
 
 // MarkWithin loads some bits of the packet's mark.

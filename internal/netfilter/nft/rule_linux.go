@@ -247,30 +247,15 @@ func (b *Builder) Wildcard() *Builder {
 // tcpFlags is where the header of TCP has them (RFC 9293, 3.1).
 const tcpFlags = 13
 
-// RefusesTCP matches resets by which a connection of TCP is refused: conntrack ends an entry at once of which a reset
-// is all the answer (nf_conntrack_tcp_packet), and no other one is dying when its packets pass.
-func (b *Builder) RefusesTCP() *Builder {
-	const (
-		ipsDying = 1 << 9 // IPS_DYING of linux/netfilter/nf_conntrack_common.h
-		rst      = 4
-	)
-	b.Protocol(unix.IPPROTO_TCP)
-	b.add(&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
-		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1, Mask: []byte{rst},
-			Xor: []byte{0}},
-		&expr.Cmp{Register: firstRegister, Op: expr.CmpOpNeq, Data: []byte{0}})
-	b.compare(conntrack(expr.CtKeyDIRECTION), expr.CmpOpEq, []byte{1}) // IP_CT_DIR_REPLY
-	return b.masked(conntrack(expr.CtKeySTATUS), ipsDying, true)
+// SYN matches the first packet of a connection of TCP.
+func (b *Builder) SYN() *Builder {
+	const fin, syn, rst, ack = 1, 2, 4, 16
+	return b.add(&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags,
+		Len: 1},
+		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
+			Mask: []byte{fin | syn | rst | ack}, Xor: []byte{0}},
+		&expr.Cmp{Register: firstRegister, Op: expr.CmpOpEq, Data: []byte{syn}})
 }
-
-// What the first packet of a connection has had (ct original daddr, proto-dst).
-var (
-	OriginalDestination Load = func(b *Builder, reg uint32) uint32 {
-		b.add(&expr.Ct{Register: reg, Key: expr.CtKeyDST})
-		return b.words()
-	}
-	OriginalPort = conntrack(expr.CtKeyPROTODST)
-)
 
 func conntrack(key expr.CtKey) Load {
 	return func(b *Builder, reg uint32) uint32 {
@@ -345,12 +330,6 @@ func (b *Builder) Reject(reset bool) *Builder {
 		code = unreachable6
 	}
 	return b.add(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})
-}
-
-// RejectProtocol answers with ICMP's protocol unreachable, which IPv6 has not.
-func (b *Builder) RejectProtocol() *Builder {
-	const unreachable = 2 // RFC 792
-	return b.add(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: unreachable})
 }
 
 // Masquerade makes this node the source, from a port chosen at random.

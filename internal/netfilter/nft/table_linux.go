@@ -44,9 +44,6 @@ type Set struct {
 	Dynamic bool
 	Size    uint32
 
-	// Brief says of a dynamic set that its elements are not worth keeping when the table is replaced.
-	Brief bool
-
 	// Large says that there may be many elements, without Prefixes. The kernel makes room for at least twice as many
 	// as there are when the set is written, and the set is made anew, with the rules that use it, when they are more:
 	// a hash that has to grow in the midst of a transaction takes several times as long (rhashtable of Linux 6.18,

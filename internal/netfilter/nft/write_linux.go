@@ -148,7 +148,7 @@ func (b *batch) all(s *set, others []timed) {
 func (t *Table) dynamic() (map[string][]timed, error) {
 	all := make(map[string][]timed)
 	for _, s := range t.sets {
-		if !s.Dynamic || s.Brief || s.gone || s.Name == aliveSet || t.gone {
+		if !s.Dynamic || s.gone || s.Name == aliveSet || t.gone {
 			continue
 		}
 		list, err := t.read(context.Background(), s.Name)

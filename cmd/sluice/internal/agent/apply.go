@@ -324,6 +324,9 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 		c := &plan.changes[i]
 		was, reported := a.fallbacks[c.id()]
 		now, is := c.now.fallback(a.Mode)
+		if c.kept() {
+			attempt.Kept = append(attempt.Kept, Kept{c.id(), c.now.choice.Why})
+		}
 		switch {
 		case is && now != was:
 			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id()),

@@ -120,6 +120,18 @@ func (w *settling) steady(s *lb.Service, was, would Choice, env *environment) Ch
 			w.window, would.Path)}
 }
 
+// Kept is a Service port that Auto serves in user space, because it requests what no cheaper path has.
+type Kept struct {
+	Service lb.ID
+	Why     string
+}
+
+// kept reports whether Auto has user space serve a piece from this change on, because of a policy.
+func (c *change) kept() bool {
+	is := func(x *Choice) bool { return x.auto && x.Path == Userspace && x.Reason == ByPolicy }
+	return is(&c.now.choice) && (!is(&c.old.choice) || c.now.choice.Why != c.old.choice.Why)
+}
+
 // waits reports whether a change is one to a cheaper path that waits from now on.
 func (c *change) waits() bool { return c.now.choice.until != 0 && c.old.choice.until == 0 }
 

@@ -122,7 +122,11 @@ func TestAutoReasons(t *testing.T) {
 		{lb.TCP, lb.Policies{}, lb.Policies{}, all, "nftables, cost: auto: it has all that is requested, and none costs less"},
 		{lb.TCP, lb.Policies{Scheduler: "lc"}, lb.Policies{}, all,
 			"queue, policy: auto: the cheapest that has scheduler (annotation sluice.io/scheduler)"},
-		{lb.TCP, lb.Policies{}, lb.Policies{Hold: 1e9}, all, "queue, policy: auto: the cheapest that has hold (--hold)"},
+		{lb.TCP, lb.Policies{}, lb.Policies{Hold: 1e9}, all, "userspace, policy: auto: the cheapest that has hold (--hold)"},
+		{lb.TCP, lb.Policies{Scheduler: "lc", MaxConnections: 5}, lb.Policies{}, all,
+			"userspace, policy: auto: the cheapest that has max-connections (annotation sluice.io/max-connections)"},
+		{lb.UDP, lb.Policies{Scheduler: "lc", MaxConnections: 5}, lb.Policies{}, all, "queue, policy: auto: the cheapest that has sch"},
+		{lb.TCP, lb.Policies{RetryRefused: lb.On}, lb.Policies{}, all, "userspace, policy: auto: the cheapest that has retry-ref"},
 		{lb.TCP, lb.Policies{Hold: -1}, lb.Policies{Hold: 1e9}, all, "nftables, cost: auto: it has"},
 		{lb.TCP, lb.Policies{Scheduler: "lc", IdleTimeout: 1e9}, lb.Policies{}, all,
 			"userspace, policy: auto: the cheapest that has idle-timeout (annotation sluice.io/idle-timeout)"},
@@ -256,6 +260,28 @@ func TestAutoEngineFails(t *testing.T) {
 	mustApply(t, a, web)
 	if c, _ := a.Choice(web.ID); c.Path != NFTables || len(ipt.services) != 0 {
 		t.Errorf("%+v, in iptables %v", c, ipt.services)
+	}
+}
+
+// TestAutoKeeps: it is reported once of which Services Auto keeps in user space, and because of which policy.
+func TestAutoKeeps(t *testing.T) {
+	a, _, _, _ := withEngines(t)
+	a.Mode = Auto
+	var told []string
+	a.Observe = func(at Attempt) {
+		for _, k := range at.Kept {
+			told = append(told, k.Service.Name+": "+k.Why)
+		}
+	}
+	limited, plain := service(lb.TCP, "limited", 1, 1), service(lb.TCP, "plain", 2, 1)
+	limited.Policies = &lb.Policies{MaxConnections: 5}
+	mustApply(t, a, limited, plain)
+	more := *limited
+	more.Backends = limited.Backends[:0]
+	mustApply(t, a, &more, plain)
+	if want := "limited: auto: the cheapest that has max-connections (annotation sluice.io/max-connections)"; len(told) != 1 ||
+		told[0] != want {
+		t.Errorf("told %q, want %q once", told, want)
 	}
 }
 

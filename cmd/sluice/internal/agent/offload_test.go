@@ -95,7 +95,7 @@ func TestPoliciesKeepInUserspace(t *testing.T) {
 	for _, mode := range Paths() {
 		c := choose(holding(""), mode, new(abilities), new(lb.Policies))
 		path, why := Userspace, "annotation sluice.io/hold, which data path "+mode.String()+" does not have"
-		if mode == Userspace || mode == Queue { // which have it
+		if mode == Userspace { // which has it
 			path, why = mode, "--proxy-mode"
 		}
 		if c.Path != path || c.Why != why || c.Fallback != "" {

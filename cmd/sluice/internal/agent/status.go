@@ -49,6 +49,7 @@ type Attempt struct {
 	Conflicts []Conflict       // that have begun or ended
 	Shortages []Shortage       // that have begun or ended
 	Fallbacks []Fallback       // that have begun, changed or ended
+	Kept      []Kept           // that are from this attempt on, or for another reason
 	Loops     []Loop           // that have begun, changed or ended
 	Policies  []PolicyFallback // that have begun, changed or ended
 	Losers    []lb.Loser       // Services with addresses of others: that have begun, changed or ended

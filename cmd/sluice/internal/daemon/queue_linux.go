@@ -53,11 +53,7 @@ func newQueues(log *zap.Logger) *queues {
 // queueEngine gives a family the engine for data path queue.
 func (s *steering) queueEngine(ctx context.Context, f *agent.Family, t *steeredFamily) {
 	err := s.queues.probe(ctx)
-	if s.config.DataPath.Outlier.FailurePercentage > 0 { // which is of all connections
-		s.queues.server.Ask.Follow = 0
-	}
 	e := &nftables.Engine{IPv6: t.ipv6, Ask: s.queues.server.Ask, Lifetime: s.config.Kernel.RulesLifetime}
-	e.Ask.Ends = s.config.Kernel.Conntrack.Accounting
 	e.Ask.Share, e.Ask.Defaults = sharesOf(&s.config.DataPath).Service, s.config.DataPath.Policies
 	rules := &s.config.Document.NFTables
 	e.Masquerade = s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll)
@@ -131,14 +127,10 @@ func (q *queues) stats() (m metrics.Queue) {
 		}
 	}
 	return metrics.Queue{Numbered: rules.Numbered, Unnumbered: rules.Unnumbered,
-		Answering: q.answering.Load(), Listening: s.Flows.Listening, Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
-		Limited: s.Limited, Strays: s.Strays, Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd,
-		Late: s.Queues.Late, Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
-		Unfollowed: s.Flows.Unfollowed,
-		Refused:    s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost,
-		Held: s.Holds.Held, Holds: s.Holds.All, HoldFull: s.Holds.Full, HoldEnded: s.Holds.Expired,
-		HoldLeft: s.Holds.Left,
-		NotHeld:  metrics.Lacks(s.Holds.Lacks)}
+		Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown, Strays: s.Strays,
+		Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd, Late: s.Queues.Late,
+		Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
+		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.
@@ -167,8 +159,8 @@ func (q *queues) answers() {
 	q.began.Store(true)
 	q.answering.Store(true)
 	if err := q.server.Cannot(); err != nil {
-		q.log.Warn("what becomes of flows on data path queue is not known: there is neither a retry nor a limit, no "+
-			"endpoint is ejected, and least connections takes turns", zap.Error(err))
+		q.log.Warn("what becomes of flows on data path queue is not known: there is no retry, no endpoint is ejected, "+
+			"and least connections takes turns", zap.Error(err))
 	}
 }
 
@@ -230,12 +222,8 @@ func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error 
 			return fmt.Errorf("answer the kernel: %w", err)
 		}
 	}
-	err := e.queues.server.Expect(&d)
-	if err == nil {
-		err = e.Engine.Sync(ctx, d, node)
-	}
+	err := e.Engine.Sync(ctx, d, node)
 	e.queues.server.Changed(&d, e.IPv6)
-	e.queues.server.Wake()
 	e.report()
 	return err
 }

@@ -80,6 +80,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
+		for _, k := range a.Kept {
+			r.recorder.Record(events.KeptInUserspace(k.Service, r.node, k.Why))
+		}
 		for _, f := range a.Policies {
 			r.policy(f)
 		}

@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"context"
-	"net"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -190,83 +190,48 @@ func TestQueueKilled(t *testing.T) {
 	end()
 }
 
-// TestQueueLimits: a limit of connections holds on data path queue, also for those that were open before it was requested
-// and those that a process which was killed has chosen for, and there is room again when one of them ends.
+// TestQueueLimits: a Service that requests a limit leaves data path queue for user space, where the limit holds; one
+// that names the path stays there, without the limit.
 func TestQueueLimits(t *testing.T) {
 	t.Parallel()
-	l := lab.New(t, testbed.Config{Pods: 3})
-	l.Mode = "queue"
-	for _, pod := range l.Pods {
-		testbed.Keep(t)(pod.EchoTCP(":7000"))
-	}
-	service := testbed.ServiceManifest("few", "10.96.0.84:80", "TCP", "")
-	slice := testbed.SliceManifest("few", 1, 7000, "TCP", testbed.Addrs(l.Pods...)...)
-	l.Write("few.yaml", service, slice)
-	l.Start()
-	followed := func(want float64) {
-		t.Helper()
-		l.Eventually("as many flows are known", func() bool { return l.Metric("sluice_queue_active") == want })
-	}
-	var open []net.Conn
-	dial := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		c, err := l.Client.Dial(ctx, "tcp", "10.96.0.84:80")
-		if err == nil {
-			t.Cleanup(func() { _ = c.Close() })
-			open = append(open, c)
-		}
-		return err
-	}
-	for range 4 {
-		testbed.Check(t, dial())
-	}
-	followed(0) // it does not matter how many there are
-	if l.Metric("sluice_queue_listening") != 0 {
-		t.Error("conntrack is listened to, which nothing needs")
-	}
-	l.Write("few.yaml", strings.Replace(service, "\nspec:",
-		"\n  annotations: {sluice.io/max-connections: \"6\"}\nspec:", 1), slice)
-	followed(4)
-	for range 2 {
-		testbed.Check(t, dial())
-	}
-	followed(6)
-	if l.Metric("sluice_queue_listening") != 1 {
-		t.Error("conntrack is not listened to, which a limit needs")
-	}
-	if err := dial(); err == nil {
-		t.Error("a seventh connection is let through, want six at most")
-	}
-	l.Signal(syscall.SIGKILL)
-	l.Wait()
-	l.Start()
-	followed(6)
-	if err := dial(); err == nil {
-		t.Error("after another start a seventh connection is let through")
-	}
-	_ = open[5].Close() // of the first ones it is not heard
-	l.Eventually("there is room again", func() bool { return dial() == nil })
-}
-
-// TestQueueRetryRefused: where a Service requests it a client that an endpoint refuses gets another one.
-func TestQueueRetryRefused(t *testing.T) {
-	t.Parallel()
-	l := lab.New(t, testbed.Config{Pods: 2})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	l.Mode = "queue"
 	testbed.Keep(t)(l.Pods[0].EchoTCP(":7000"))
-	service := strings.Replace(testbed.ServiceManifest("some", "10.96.0.85:80", "TCP", ""), "\nspec:",
-		"\n  annotations: {sluice.io/retry-refused: \"true\"}\nspec:", 1)
-	l.Write("some.yaml", service, testbed.SliceManifest("some", 1, 7000, "TCP", testbed.Addrs(l.Pods...)...))
-	l.Start()
-	for range 4 {
-		c, err := l.Client.Dial(t.Context(), "tcp", "10.96.0.85:80")
-		testbed.Check(t, err)
-		(&testbed.Talker{T: t, Conn: c}).Echoes()
-		testbed.Check(t, c.Close())
+	slice := testbed.SliceManifest("few", 1, 7000, "TCP", testbed.Addrs(l.Pods...)...)
+	write := func(annotations string) {
+		service := testbed.ServiceManifest("few", "10.96.0.84:80", "TCP", "")
+		l.Write("few.yaml", strings.Replace(service, "\nspec:", annotations+"\nspec:", 1), slice)
 	}
-	if n := l.Metric(`sluice_queue_failures_total{result="refused"}`); n != 2 {
-		t.Errorf("%v endpoints have refused, want 2", n)
+	on := func(path string) {
+		t.Helper()
+		metric := fmt.Sprintf("sluice_service_data_path{path=%q}", path)
+		l.Eventually("it is on path "+path, func() bool { return l.Metric(metric) == 1 })
+	}
+	served := func() bool {
+		c, err := l.Client.Dial(t.Context(), "tcp", "10.96.0.84:80")
+		if err != nil {
+			return false
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
+		_, err = c.Write([]byte("?"))
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		return err == nil
+	}
+	write("")
+	l.Start()
+	on("queue")
+	write("\n  annotations: {sluice.io/max-connections: '1'}")
+	on("userspace")
+	if first, second := served(), served(); !first || second {
+		t.Errorf("of two connections: %v and %v, want the first alone", first, second)
+	}
+	write("\n  annotations: {sluice.io/max-connections: '1', sluice.io/data-path: queue}")
+	on("queue")
+	if first, second := served(), served(); !first || !second || l.Metric("sluice_policy_fallbacks") != 1 {
+		t.Errorf("of two connections: %v and %v, want both, and that the policy is lacking", first, second)
 	}
 }
 

@@ -91,6 +91,12 @@ func PathRestored(id lb.ID, node, requested string) Event {
 		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
 }
 
+// KeptInUserspace says why data path auto serves a Service in user space.
+func KeptInUserspace(id lb.ID, node, why string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "DataPathChosen", Action: "ChooseDataPath",
+		Note: fmt.Sprintf("node %s serves %s in user space, %s", node, id, why)}
+}
+
 // PolicyFallback says that a policy which a Service requests is unavailable on its data path, and what there is
 // instead.
 func PolicyFallback(id lb.ID, node, policy, requested, instead, reason string) Event {
@@ -128,7 +134,7 @@ func EndpointsUnnumbered(of lb.Name, node string, ipv6 bool, endpoints int) Even
 	return Event{Namespace: of.Namespace, Service: of.Name, Warning: true,
 		Reason: "EndpointsUnnumbered", Action: "ChooseEndpoints",
 		Note: fmt.Sprintf("node %s has no number for %d %s endpoints of %s/%s on data path queue, and has the kernel "+
-			"choose in their place: all Services there have 65,533, and one --max-service-share of them; request "+
+			"choose in their place: all Services there have 65,535, and one --max-service-share of them; request "+
 			"another data path", node, endpoints, familyOf(ipv6), of.Namespace, of.Name)}
 }
 

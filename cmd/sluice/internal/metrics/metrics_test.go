@@ -117,10 +117,9 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			visit(lb.ID{}, &of)
 		},
 		Queue: func() Queue {
-			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Limited: 9004, Packets: 9026, Repeated: 10,
-				Odd: 11, Late: 12, Missed: 13, Known: 9005, NotFollowed: Lacks{9006, 9015, 9016}, Unfollowed: 9017, Refused: 9007, Silent: 9008, Retried: 9009,
-				Unheard: 9010, Held: 9011, Holds: 9012, HoldFull: 9013, HoldEnded: 9014, HoldLeft: 9027, Strays: 9017,
-				NotHeld: Lacks{9018, 9019, 9020}}
+			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Packets: 9026, Repeated: 10, Odd: 11,
+				Late: 12, Missed: 13, Known: 9005, NotFollowed: Lacks{9006, 9015, 9016}, Refused: 9007, Silent: 9008,
+				Retried: 9009, Unheard: 9010, Strays: 9017}
 		},
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}

@@ -301,19 +301,14 @@ func (s scrape) agent(n agent.Status) {
 
 // Queue is what the kernel has asked of data path queue (kernelmodes/queue.Stats).
 type Queue struct {
-	Answering, Listening                   bool
-	Chosen, None, Unknown, Limited, Strays uint64 // flows
+	Answering                     bool
+	Chosen, None, Unknown, Strays uint64 // flows
 
 	Packets, Repeated, Odd, Late, Missed uint64
 
 	Known                             int64 // flows in flight
 	NotFollowed                       Lacks
-	Unfollowed                        uint64
 	Refused, Silent, Retried, Unheard uint64
-
-	Held                                 int64
-	Holds, HoldFull, HoldEnded, HoldLeft uint64
-	NotHeld                              Lacks
 
 	Numbered, Unnumbered int // endpoints
 }
@@ -335,31 +330,21 @@ func oneIf(yes bool) float64 {
 func (s scrape) queue(n Queue) {
 	s.gauge("sluice_queue_answering", "1 while this process chooses the endpoints of new flows on data path queue, "+
 		"from the first Service there on; else the kernel does.", oneIf(n.Answering))
-	s.gauge("sluice_queue_listening", "1 while data path queue listens to conntrack's events, since a Service needs "+
-		"them (lc, p2c, ewma, limits of connections, retry-refused, an access log, udp-responses, SCTP), or an "+
-		"endpoint has failed in the last 10 minutes: then each packet that this host forwards costs a little more.",
-		oneIf(n.Listening))
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
-		"its rules do not have it yet (unknown), or reset or dropped because of a limit that the Service requests "+
-		"(limited), or in the midst of connections that the kernel does not know (stray).", "result",
-		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"limited", n.Limited},
-			{"stray", n.Strays}})
+		"its rules do not have it yet (unknown), or in the midst of connections that the kernel does not know (stray).", "result",
+		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"stray", n.Strays}})
 	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack says: where no "+
 		"policy of their Service goes by what is open, connections of TCP until they are answered, and none of UDP.",
 		float64(n.Known))
 	s.counters("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, by whose "+
 		"share was full: that of all together, or of the client, or of the Service (--max-client-share, "+
-		"--max-service-share). They are forwarded, unless their Service has a limit of connections.", "share",
-		n.NotFollowed.readings())
-	s.counter("sluice_queue_unfollowed_total", "Connections of TCP on data path queue that had their endpoint chosen "+
-		"and were not followed, since enough others to their address were, and no policy goes by what is open.",
-		n.Unfollowed)
-	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed, of those flows "+
-		"that are followed: refused (a reset was the first answer) or silent.", "result",
+		"--max-service-share). They are forwarded.", "share", n.NotFollowed.readings())
+	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
+		"reset was the first answer) or silent.", "result",
 		[]reading{{"refused", n.Refused}, {"silent", n.Silent}})
 	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
-		"sends again, since the first was silent, or has refused it (sluice.io/retry-refused).", n.Retried)
+		"sends again, since the first was silent.", n.Retried)
 	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
 		n.Unheard)
 	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of "+
@@ -367,21 +352,11 @@ func (s scrape) queue(n Queue) {
 		"late (gone when the answer came).", "kind",
 		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
 			{"late", n.Late}})
-	s.gauge("sluice_queue_held_packets", "First packets on data path queue that stay there since no endpoint of their "+
-		"Service is ready (annotation sluice.io/hold), or has room (sluice.io/queue-timeout).", float64(n.Held))
-	s.counters("sluice_queue_holds_total", "First packets on data path queue that had to stay since no endpoint was "+
-		"ready, or had room, by result: held (also those that stay no longer), of these expired (refused after that) "+
-		"and left (dropped while none had room, since their client does not send again), and full (refused at once: "+
-		"as many stayed as the Service allows).", "result",
-		[]reading{{"held", n.Holds}, {"expired", n.HoldEnded}, {"left", n.HoldLeft}, {"full", n.HoldFull}})
-	s.counters("sluice_queue_not_held_total", "First packets on data path queue that could not stay, by whose "+
-		"share was full: that of all together (or the packet is long), or of the client, or of the Service. They were "+
-		"refused.", "share", n.NotHeld.readings())
 	for _, of := range []struct {
 		state string
 		n     int
 	}{{"numbered", n.Numbered}, {"unnumbered", n.Unnumbered}} {
-		s.gauge("sluice_queue_endpoints", "Endpoints on data path queue by whether they have one of 65,533 numbers "+
+		s.gauge("sluice_queue_endpoints", "Endpoints on data path queue by whether they have one of 65,535 numbers "+
 			"of their address family, of which a Service has --max-service-share at most: where one that has none is "+
 			"chosen the kernel chooses.", float64(of.n), "state", of.state)
 	}

@@ -23,12 +23,10 @@ its range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_co
 to do; the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is
 forwarded packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and
 no queue; on systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections,
-and none of tcp-keepalive and tcp-user-timeout. On data path queue a client of SCTP beyond a limit, or that has waited
-for long enough, hears by ICMP that its protocol is unreachable, in place of being reset, and one that leaves while it
-waits for an endpoint with room keeps its place until it has not sent again for 4 s and three times as long as it had
-waited by then. Limits are those of each node, for each port of a
-Service and each address family: with N nodes a Service has N times as much. The connection rate of a client is kept
-across an upgrade. What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
+and none of tcp-keepalive and tcp-user-timeout. Limits are those of each node, for each port of a
+Service and each address family: with N nodes a Service has N times as much. A limit counts the connections that user
+space forwards. The connection rate of a client is kept across an upgrade.
+What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
 nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
 where 'sluice.io/data-path' names the path. Data path auto takes the cheapest path that has all ([auto.md](auto.md)).
 Where something is lacking an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'

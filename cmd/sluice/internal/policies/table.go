@@ -77,25 +77,22 @@ var table = []*Policy{
 		Word: "hold", Keeps: true, Default: "0s", Flag: "hold",
 		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
 			"refused; one that leaves, or ends its stream, gives its place back",
-		Kernel:  "queue",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
-		without: []string{"0s"}, lacks: chosen,
+		without: []string{"0s"},
 	},
 	{
 		Word: "hold-connections", With: "hold", Default: "1024", Flag: "hold-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
 			"are refused",
-		Kernel: "queue",
-		kind:   count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false}, lacks: chosen,
+		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
 	},
 	{
 		Word: endpointLimit, Of: streams, Keeps: true, Default: "0", Flag: "max-endpoint-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from " +
 			"this node; clients beyond get another endpoint, also with affinity, or wait in a queue if none has " +
 			"room; 0: no limit",
-		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxEndpointConnections }, 1, maxLimit, true},
-		without: []string{"0"}, lacks: chosen, misses: missesLimit,
+		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-pending-connections", Of: streams, With: endpointLimit, Default: "1024",
@@ -103,42 +100,36 @@ var table = []*Policy{
 		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, " +
 			"first served, since every endpoint that they have not failed at has as many connections as it may; " +
 			"further ones are reset; 0: none waits",
-		Kernel: "queue",
-		kind:   count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true}, lacks: chosen,
+		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
 	},
 	{
 		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s", Flag: "queue-timeout",
 		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, " +
 			"gives its place back (ending the stream does not on systems other than Linux)",
-		Kernel: "queue",
-		kind:   duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
-		lacks:  chosen,
+		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
 	},
 	{
 		Word: "max-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
 			"those that wait included; further ones are reset; 0: no limit",
-		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnections }, 1, maxLimit, true},
-		without: []string{"0"}, lacks: chosen, misses: missesLimit,
+		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connections",
 		Means: "`NUMBER` of connections of TCP or SCTP that one client address, of IPv6 one /64, has to a port of " +
 			"a Service on this node; further ones are reset; 0: no limit. Connections from before there was a limit " +
 			"do not count",
-		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnections }, 1, maxLimit, true},
-		without: []string{"0"}, lacks: chosen, misses: missesLimit,
+		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
 		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address, of IPv6 one /64, opens " +
 			"to a port of a Service on this node, and as many at once after a second without; further ones are reset; " +
 			"0: no limit",
-		Kernel:  "queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
-		without: []string{"0"}, lacks: chosen, misses: missesLimit,
+		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "transparent", Default: "false", Kernel: "all",
@@ -190,12 +181,11 @@ var table = []*Policy{
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
 	},
 	{
-		Word: "retry-refused", Of: tcpOnly, Default: "false",
-		Means: "whether on data path queue a client that an endpoint refuses gets another one, as in user space: it " +
-			"is not reset, and sends again after a second; one that all refuse is reset then",
-		Kernel:  "queue",
+		Word: "retry-refused", Of: tcpOnly, Keeps: true, Default: "false",
+		Means: "whether a client that an endpoint refuses must get another one, which user space does for every " +
+			"Service",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.RetryRefused }},
-		without: []string{"false"}, lacks: chosen,
+		without: []string{"false"},
 	},
 	{
 		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "idle-timeout",
@@ -331,7 +321,8 @@ func anything(string) error { return nil }
 // has is for what every data path has.
 func has(*lb.Policies, string) (instead, reason string) { return "", "" }
 
-// chosen is for what comes of how this process chooses endpoints: for user space, and for data path queue.
+// chosen is for what comes of how this process chooses endpoints: for user space, and for data path queue. What has to
+// wait, or to be admitted, is user space alone.
 func chosen(_ *lb.Policies, path string) (instead, reason string) {
 	if path == "queue" {
 		return "", ""

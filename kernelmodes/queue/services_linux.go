@@ -1,0 +1,54 @@
+package queue
+
+import (
+	"sync"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// services are the Service ports on the path.
+type services struct {
+	mu  sync.Mutex
+	all map[lb.ID]struct{}
+}
+
+// Changed says what a family has on the path when the engine has synchronized. Flows that were there before are found
+// where Services have come, and where it begins to matter what is in flight.
+func (s *Server) Changed(d *lb.Delta, ipv6 bool) {
+	s.following.services.change(d, ipv6)
+	defaults, counts := &s.Balancer.Defaults, false
+	for _, x := range d.Changed {
+		counts = counts || !x.Old.InForce(defaults).CountsInFlight() && x.New.InForce(defaults).CountsInFlight()
+	}
+	if counts || len(d.Added) > 0 {
+		s.Read()
+	}
+}
+
+func (on *services) change(d *lb.Delta, ipv6 bool) {
+	on.mu.Lock()
+	defer on.mu.Unlock()
+	if on.all == nil {
+		on.all = make(map[lb.ID]struct{})
+	}
+	if d.Whole {
+		for id := range on.all {
+			if id.IPv6 == ipv6 {
+				delete(on.all, id)
+			}
+		}
+	}
+	for _, x := range d.Removed {
+		delete(on.all, x.ID)
+	}
+	for _, x := range d.Added {
+		on.all[x.ID] = struct{}{}
+	}
+}
+
+func (on *services) has(id lb.ID) bool {
+	on.mu.Lock()
+	defer on.mu.Unlock()
+	_, there := on.all[id]
+	return there
+}
