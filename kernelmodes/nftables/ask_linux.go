@@ -59,7 +59,7 @@ func (s *shape) asks(t *nft.Table) {
 // queues adds the rules for what asks: a packet goes to the queue of its flow, and conntrack makes fewer events of it
 // where it does not matter what is in flight. Services may be counted: what is empty is not looked into.
 func (s *shape) queues(t *nft.Table, counted bool) {
-	var ask []nft.Rule
+	ask := []nft.Rule{s.rule().SetMark(s.ask.Mask, false).Rule("bits of other programs lead to no endpoint")}
 	if s.ask.Events {
 		few := s.rule().Protocol(unix.IPPROTO_TCP)
 		if counted {

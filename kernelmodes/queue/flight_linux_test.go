@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"fmt"
 	"net"
 	"runtime"
 	"strings"
@@ -39,6 +40,30 @@ func TestFlight(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForeignMarks: what another program has set in the bits of marks leads no client to an endpoint of another Service,
+// with this process and without it.
+func TestForeignMarks(t *testing.T) {
+	n := newNode(t, testbed.Config{Pods: 2})
+	backends := n.Serving(2, lb.TCP, false, 8080)
+	one := lab.Simple("one", lab.VIP(false, 1).String(), 80, lb.TCP, backends[0])
+	other := lab.Simple("other", lab.VIP(false, 2).String(), 80, lb.TCP, backends[1])
+	n.Sync(one, other)
+	foreign := n.Server.Engines[0].Number(backends[1].Addr)
+	n.Node.Run(t, "iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "-j", "MARK", "--set-xmark",
+		fmt.Sprintf("%#x/%#x", foreign, uint32(Mask)))
+	asks := func(when string) {
+		t.Helper()
+		for range 4 {
+			if got := lab.Ask(n.Client, lb.TCP, one.Addresses[0].Addr); !strings.HasPrefix(got, n.Pods[0].Name+" ") {
+				t.Errorf("%s: %q, want %s", when, got, n.Pods[0].Name)
+			}
+		}
+	}
+	asks("with a process")
+	testbed.Check(t, n.Server.Close())
+	asks("without one")
 }
 
 func write(t *testing.T, c net.Conn, datagrams ...string) (sent int) {
