@@ -5,6 +5,7 @@ REVIVE      := github.com/mgechev/revive@v1.16.0
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
+HELM        := helm.sh/helm/v3/cmd/helm@v3.22.0
 NFPM        := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
@@ -246,7 +247,7 @@ test: ## run every test
 	@.ci/summary $(RUNS)
 
 # What the tests against an API server run.
-SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
+SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy bin/helm $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
 # The programs that the API server consists of are compiled, and the VM computes, in the time that other tests
 # leave idle (SCHED_IDLE): without anything in Go's build cache they take seven minutes of a core, and the VM
@@ -293,6 +294,9 @@ bin/kube-apiserver bin/etcd bin/kube-proxy: deploy/e2e/apiserver/go.mod deploy/e
 	cd deploy/e2e/apiserver && for name in kube-apiserver kube-proxy; do \
 		go build -o ../../../bin/$$name -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/$$name; done
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
+
+bin/helm:
+	GOBIN=$(CURDIR)/bin go install $(HELM)
 
 bin/kustomize/%/kustomize:
 	GOBIN=$(CURDIR)/$(@D) go install $(filter %$*,$(KUSTOMIZE))
