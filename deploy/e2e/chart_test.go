@@ -54,10 +54,10 @@ func documents(t *testing.T, text string) (objects []json.RawMessage) {
 	return objects
 }
 
-// comparable returns objects as text, by kind and name, without what differs between the chart and an overlay: labels that
+// alike returns objects as text, by kind and name, without what differs between the chart and an overlay: labels that
 // say who made them; the configuration, which is YAML of another order; and how a change of it rolls out, which is a
 // suffix of the ConfigMap's name with an overlay, and an annotation of the pod with the chart.
-func comparable(t *testing.T, objects []json.RawMessage) map[string]string {
+func alike(t *testing.T, objects []json.RawMessage) map[string]string {
 	t.Helper()
 	suffix := regexp.MustCompile(`"(sluice(?:-api-server)?)-[a-z0-9]{10}"`)
 	all := make(map[string]string)
@@ -100,7 +100,7 @@ func asJSON(t *testing.T, object map[string]any) (out map[string]any) {
 	return out
 }
 
-// forgetRollout takes from a DaemonSet what comparable leaves out.
+// forgetRollout takes from a DaemonSet what alike leaves out.
 func forgetRollout(t *testing.T, d map[string]any) {
 	t.Helper()
 	unstructured.RemoveNestedField(d, "spec", "template", "metadata", "annotations")
@@ -136,7 +136,7 @@ func TestChartIsOverlay(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		chart, want := comparable(t, objects), comparable(t, render(t, "../"+overlay))
+		chart, want := alike(t, objects), alike(t, render(t, "../"+overlay))
 		for name, text := range want {
 			if chart[name] != text {
 				t.Errorf("%s: %s of the chart is\n%s\nof the overlay\n%s", overlay, name, chart[name], text)
