@@ -55,8 +55,11 @@ func (r *release) spdx() object {
 	pack := func(m module) object {
 		o := object{
 			"name": m.Path, "SPDXID": m.id(), "versionInfo": m.Version, "downloadLocation": "NOASSERTION",
-			"filesAnalyzed": false, "licenseConcluded": m.License, "licenseDeclared": m.License, "copyrightText": "NOASSERTION",
-			"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": m.purl()}},
+			"filesAnalyzed": false, "copyrightText": "NOASSERTION",
+			"licenseConcluded": m.License, "licenseDeclared": m.License,
+			"externalRefs": []object{
+				{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": m.purl()},
+			},
 		}
 		if h := m.hash(); h != "" { // the checksum of a module's files, as go.sum has it
 			o["comment"] = "go.sum: " + m.Sum
@@ -66,10 +69,13 @@ func (r *release) spdx() object {
 	self := pack(r.Self)
 	self["supplier"], self["primaryPackagePurpose"] = supplier, "APPLICATION"
 	packages := []object{self}
-	relations := []object{{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": r.Self.id()}}
+	relation := func(from, kind, to string) object {
+		return object{"spdxElementId": from, "relationshipType": kind, "relatedSpdxElement": to}
+	}
+	relations := []object{relation("SPDXRef-DOCUMENT", "DESCRIBES", r.Self.id())}
 	for _, m := range r.Modules {
 		packages = append(packages, pack(m))
-		relations = append(relations, object{"spdxElementId": r.Self.id(), "relationshipType": "DEPENDS_ON", "relatedSpdxElement": m.id()})
+		relations = append(relations, relation(r.Self.id(), "DEPENDS_ON", m.id()))
 	}
 	name := "sluice-" + r.Version
 	return object{
@@ -87,7 +93,10 @@ func (r *release) cycloneDX() object {
 		if strings.Contains(m.License, " ") {
 			license = object{"expression": m.License}
 		}
-		o := object{"type": kind, "name": m.Path, "version": m.Version, "purl": m.purl(), "bom-ref": m.purl(), "licenses": []object{license}}
+		o := object{
+			"type": kind, "name": m.Path, "version": m.Version, "licenses": []object{license},
+			"purl": m.purl(), "bom-ref": m.purl(),
+		}
 		if h := m.hash(); h != "" {
 			o["hashes"] = []object{{"alg": "SHA-256", "content": h}}
 		}
