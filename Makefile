@@ -5,6 +5,10 @@ REVIVE      := github.com/mgechev/revive@v1.16.0
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
+HELM        := helm.sh/helm/v3/cmd/helm@v3.22.0
+NFPM        := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
 # Those that kubectl 1.32, 1.33 and 1.34 have built in.
 KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0 sigs.k8s.io/kustomize/kustomize/v5@v5.6.0 \
 	sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
@@ -125,6 +129,41 @@ deps: ## install the programs and Go modules that are missing
 build: ## build bin/sluice
 	$(PROGRAM) bin/sluice ./cmd/sluice
 
+# Where make install puts files, below DESTDIR.
+PREFIX ?= /usr/local
+
+install: build ## install the program, the manual page, completions and the unit below PREFIX (/usr/local)
+	deploy/release/install bin/sluice $(DESTDIR)$(PREFIX)
+
+# Where make release writes to.
+DIST ?= dist
+
+# The programs of a release, and where they are for.
+RELEASE = bin/release/linux-amd64/sluice bin/release/linux-arm64/sluice bin/release/windows-amd64/sluice.exe
+
+release: build ## pack a release into dist/: make release VERSION=0.1.0
+	@[ "$(origin VERSION)" = "command line" ] || { echo "release: say which: make release VERSION=0.1.0" >&2; exit 1; }
+	@.ci/deps image release
+	$(foreach p,$(RELEASE),target=$(notdir $(patsubst %/,%,$(dir $p))) && \
+		GOOS=$${target%-*} GOARCH=$${target#*-} $(PROGRAM) $p ./cmd/sluice &&) rm -rf $(DIST)
+	HOST=bin/sluice NFPM=$(NFPM) deploy/release/build $(VERSION) bin/release $(DIST)
+
+test-release: ## pack a release twice and compare, and look at what is in it
+	$(MAKE) release VERSION=0.0.1
+	$(MAKE) release VERSION=0.0.1 DIST=bin/release/again
+	diff -r $(DIST) bin/release/again
+	deploy/release/check $(DIST) 0.0.1
+
+# It needs root, as the end-to-end tests do.
+test-deb: ## install, upgrade under load, remove and purge the package for Debian, under systemd
+	@.ci/deps test
+	$(MAKE) release VERSION=0.0.1
+	$(MAKE) release VERSION=0.0.2 DIST=bin/release/next
+	deploy/release/test-deb $(DIST)/sluice_0.0.1_$$(go env GOARCH).deb bin/release/next/sluice_0.0.2_$$(go env GOARCH).deb
+
+vulncheck: ## look for known vulnerabilities in what is linked; asks Go's database
+	go run $(GOVULNCHECK) ./...
+
 image: ## build the image bin/sluice-image.tar, an OCI archive; VARIANT=iptables: the one with iptables and ipset
 	@.ci/deps image $(VARIANT)
 	GOOS=linux GOARCH=amd64 $(PROGRAM) bin/linux-amd64/sluice ./cmd/sluice
@@ -208,7 +247,7 @@ test: ## run every test
 	@.ci/summary $(RUNS)
 
 # What the tests against an API server run.
-SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
+SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy bin/helm $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
 # The programs that the API server consists of are compiled, and the VM computes, in the time that other tests
 # leave idle (SCHED_IDLE): without anything in Go's build cache they take seven minutes of a core, and the VM
@@ -255,6 +294,9 @@ bin/kube-apiserver bin/etcd bin/kube-proxy: deploy/e2e/apiserver/go.mod deploy/e
 	cd deploy/e2e/apiserver && for name in kube-apiserver kube-proxy; do \
 		go build -o ../../../bin/$$name -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/$$name; done
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
+
+bin/helm:
+	GOBIN=$(CURDIR)/bin go install $(HELM)
 
 bin/kustomize/%/kustomize:
 	GOBIN=$(CURDIR)/$(@D) go install $(filter %$*,$(KUSTOMIZE))
@@ -329,4 +371,4 @@ verify: bench-deps ## run all that CI runs
 	@.ci/summary $(RUNS)
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -48,17 +48,17 @@ func build(t *testing.T, version, folder string) []byte {
 	return out
 }
 
-// render returns what the oldest kustomize makes of a folder, as objects in JSON.
-func render(t *testing.T, folder string) (objects []json.RawMessage) {
+// render returns what the oldest kustomize makes of a folder, or helm of the chart, as objects in JSON.
+func render(t *testing.T, folder string) []json.RawMessage {
 	t.Helper()
-	for document := range strings.SplitSeq(string(build(t, kustomizes[0], folder)), "\n---\n") {
-		text, err := yaml.YAMLToJSON([]byte(document))
+	if _, values, ok := strings.Cut(folder, chartFolder); ok {
+		objects, err := helmed(t, "--set", strings.TrimSpace(values))
 		if err != nil {
-			t.Fatalf("%s: %v in %s", folder, err, document)
+			t.Fatal(err)
 		}
-		objects = append(objects, text)
+		return objects
 	}
-	return objects
+	return documents(t, string(build(t, kustomizes[0], folder)))
 }
 
 // TestOverlaysRender: what kubectl makes of an overlay does not depend on its version.
@@ -180,6 +180,8 @@ func TestOverlays(t *testing.T) {
 		{folder: "overlays/whole-cluster", account: "sluice"},
 		{folder: "overlays/beside", account: "sluice", label: "sluice"},
 		{folder: "overlays/kubeadm", account: "kube-proxy"},
+		{folder: chartFolder + " mode=cluster,apiServer.host=192.0.2.1,networkPolicy.enabled=true,resources.limits.memory=1Gi", account: "sluice"},
+		{folder: chartFolder + " serviceProxyName=chart", account: "sluice", label: "chart"},
 	} {
 		t.Run(test.folder, func(t *testing.T) {
 			l := newLab(t)
@@ -325,9 +327,9 @@ func (l *lab) mountConfig(pod *corev1.PodSpec, c *corev1.Container) (moved []str
 			l.check(os.WriteFile(filepath.Join(dir, name), []byte(strings.NewReplacer(moved...).Replace(text)), 0o600))
 		}
 	}
-	// What is followed changes on all nodes at once, unless its name does.
-	if kubeadm := pod.ServiceAccountName == "kube-proxy"; len(moved) > 0 && followed == kubeadm {
-		l.t.Errorf("a changed ConfigMap is seen by pods that run: %v, with kubeadm's: %v", followed, kubeadm)
+	// What is followed changes on all nodes at once, unless its name does, as it does in base.
+	if named := pod.Volumes[0].ConfigMap; len(moved) > 0 && followed && (named == nil || !strings.HasPrefix(named.Name, "sluice-")) {
+		l.t.Errorf("a changed ConfigMap is seen by pods that run: %+v", named)
 	}
 	return moved
 }

@@ -16,7 +16,7 @@ const maxDoc = 46
 
 // folders are the top-level ones. bin and dist are where builds land; they are not committed.
 var folders = strings.Fields(
-	"affinity bench bin cmd deploy dist docs internal kernelmodes lb redirect sctp tcp udp .ci .git")
+	"affinity bench bin cmd deploy dist docs internal kernelmodes lb redirect sctp tcp udp .ci .git .github")
 
 func codeRules() []rule {
 	sleep := "package x\n\nfunc f() {\n\ttime.Sleep(1)\n}\n"

@@ -139,6 +139,11 @@ var layers = []layer{
 		why: "its programs see Sluice as any client of a cluster does",
 	},
 	{
+		dir: "deploy/helm", never: outside, theirs: []string{"go.yaml.in/yaml/v3"},
+		why: "it holds the chart to its documents",
+	},
+	{dir: "deploy/release", never: outside, why: "it reads the programs that it packs, and must pack any"},
+	{
 		dir: "bench", ours: []string{"bench/testbed", "lb", "kernelmodes", "internal/mmsg"}, never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/HdrHistogram/hdrhistogram-go"}),
 		why:    "load and demonstrations use the program as an operator does, from outside",

@@ -56,5 +56,6 @@ func (b Build) print(w io.Writer, form string) {
 	if commit == "" {
 		commit = unknown
 	}
-	fmt.Fprintf(w, "sluice %s (revision %s, %s %s/%s)\n", b.Version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintf(w, "sluice %s (revision %s, %s %s/%s)\n",
+		b.Version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"go.uber.org/zap"
@@ -138,11 +139,28 @@ func initHost(cfg *config.Config, log *zap.Logger) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
-	if _, err := new(redirect.IPTables).Probe(ctx); err != nil {
+	if err := tryRules(ctx); err != nil {
 		log.Warn("rules cannot be written here", zap.Error(err))
 	}
-	if err := node.TuneConntrack(cfg.Kernel.Conntrack, log); err != nil {
+	err := node.TuneConntrack(cfg.Kernel.Conntrack, log)
+	if errors.Is(err, fs.ErrPermission) { // the node is a container itself, as with kind: its host decides
+		log.Warn("conntrack settings not applied", zap.Error(err))
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("--init-only: %w", err)
+	}
+	return nil
+}
+
+// tryRules tries rules of nf_tables, which need no program, or else of iptables.
+func tryRules(ctx context.Context) error {
+	err := new(redirect.NFTables).Probe(ctx)
+	if err == nil {
+		return nil
+	}
+	if _, other := new(redirect.IPTables).Probe(ctx); other != nil {
+		return errors.Join(err, other)
 	}
 	return nil
 }

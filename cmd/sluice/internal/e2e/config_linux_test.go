@@ -63,6 +63,8 @@ func TestFlagsThatExit(t *testing.T) {
 		{"--help", 0, "--kubeconfig FILE"},
 		{"--write-config-to " + out + " --proxy-mode=ipvs", 0, ""},
 		{"--init-only --conntrack-tcp-timeout-close-wait=77s --conntrack-max-per-core=0", 0, ""},
+		// A node that is a container itself may not write all of them.
+		{"--init-only --conntrack-tcp-timeout-close-wait=77s", 0, "conntrack settings not applied"},
 		{"--proxy-mode=bridge", 1, "unknown: give userspace"},
 		{"--kubeconfig=" + dir + "/none", 1, "no such file"},
 		{"--cluster-cidr=10.0.0.0", 1, "is not an address range"},
@@ -82,6 +84,10 @@ func TestFlagsThatExit(t *testing.T) {
 	}
 	if got := strings.TrimSpace(l.Output("cat", "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait")); got != "77" {
 		t.Errorf("--init-only left the timeout at %s", got)
+	}
+	l.Wrap = []string{"env", "PATH=/nowhere"} // as in the image that has no other program
+	if text, err := l.Command("--init-only", "--conntrack-max-per-core=0").CombinedOutput(); err != nil || strings.Contains(string(text), "WARN") {
+		t.Errorf("--init-only where there is no iptables: %v\n%s", err, text)
 	}
 }
 
