@@ -32,12 +32,19 @@ func TestMeter(t *testing.T) {
 		t.Fatal(err)
 	}
 	var m Meter
-	m.Add(c, 100, 0)
-	m.Add(c, 0, flushEvery-1)
+	add := func(in, out int, want bool) {
+		t.Helper()
+		if first := m.Add(c, in, out); first != want {
+			t.Errorf("%d in and %d out: first %v, want %v", in, out, first, want)
+		}
+	}
+	add(0, 0, false)
+	add(100, 0, true)
+	add(0, flushEvery-1, false)
 	expect("little", 0, 0)
-	m.Add(c, 0, 1)
+	add(0, 1, false)
 	expect("much", 100, flushEvery)
-	m.Add(c, 1, 2)
+	add(1, 2, true)
 	if n := testing.AllocsPerRun(100, func() { m.Add(c, 1, 1) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

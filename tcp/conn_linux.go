@@ -170,10 +170,10 @@ func (c *conn) countBytes(dst *side, n int) {
 			n -= header
 		}
 		c.sh.count.BytesIn.Add(uint64(n))
-		c.Meter.Add(c.Choice, n, 0)
+		c.sh.Moved(c.Base(), n, 0)
 	} else {
 		c.sh.count.BytesOut.Add(uint64(n))
-		c.Meter.Add(c.Choice, 0, n)
+		c.sh.Moved(c.Base(), 0, n)
 	}
 }
 

@@ -19,6 +19,9 @@ const (
 	// backend within 2 s. Up to a quarter less, at random, so that one flow tries another backend before all leave.
 	silence = int64(1500 * time.Millisecond)
 
+	// counting is after how long at most the bytes of a flow are in the counters of its backend.
+	counting = int64(2 * time.Second)
+
 	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as
 	// many. A host that asks from ever new ports has the same one again after some time, which is no conversation.
 	settling = 2
@@ -79,10 +82,7 @@ func (f *flow) look(now int64) int64 {
 	if f.expect(now); f.expects {
 		return f.patience(now)
 	}
-	if now < f.ln.shard.crowded {
-		return min(lasting, f.idle(now)) // it may have its answer then, and be passing
-	}
-	return f.idle(now)
+	return min(counting, f.idle(now)) // it may have its answer then, and be passing
 }
 
 // expect has the flow await answers if its Service says that there are, and one to what was asked at a time, if any.

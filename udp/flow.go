@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -279,6 +280,16 @@ func (f *flow) stale(t *lb.Table) bool {
 	return !f.choice.Live() || !ok || owner.ID != f.choice.Service()
 }
 
+// moved counts bytes from the client and to it.
+func (f *flow) moved(in, out int) {
+	if !f.meter.Add(f.choice, in, out) || !f.choice.Valid() {
+		return
+	}
+	if now := eventloop.Now(); f.looks-now > counting {
+		f.later(now, counting)
+	}
+}
+
 // release gives the choice back.
 func (f *flow) release() {
 	f.meter.Flush(f.choice)
@@ -367,6 +378,7 @@ func (f *flow) leaveBy(at int64) {
 func (f *flow) expire(now, least int64) {
 	sh := f.ln.shard
 	f.notAnswered(now)
+	f.meter.Flush(f.choice)
 	if rest := max(f.rest(now), least); rest > 0 {
 		if f.awaits != 0 {
 			rest = min(rest, f.awaits+f.patience(now)-now)

@@ -102,7 +102,7 @@ func (f *flow) reply(n int) (total int) {
 		sent, bytes, err := out.send(f.ln.fd)
 		sh.count.DatagramsOut.Add(uint64(sent))
 		sh.count.BytesOut.Add(uint64(bytes))
-		f.meter.Add(f.choice, 0, bytes)
+		f.moved(0, bytes)
 		if err == nil {
 			continue // if some are left, the next call says why
 		}
@@ -154,7 +154,7 @@ func (f *flow) send(now int64) {
 		if sent > 0 {
 			sh.count.DatagramsIn.Add(uint64(sent))
 			sh.count.BytesIn.Add(uint64(bytes))
-			f.meter.Add(f.choice, bytes, 0)
+			f.moved(bytes, 0)
 			f.lastSize = len(f.header) + out.last
 			if out.left == 0 {
 				return
@@ -237,7 +237,7 @@ func (l *loopTransport) resend(f *flow) {
 	sh.count.Resent.Add(uint64(sent))
 	sh.count.DatagramsIn.Add(uint64(sent))
 	sh.count.BytesIn.Add(uint64(bytes))
-	f.meter.Add(f.choice, bytes, 0)
+	f.moved(bytes, 0)
 }
 
 // Expire closes the flow if it is idle. What has arrived and was not read yet is read first,

@@ -260,7 +260,7 @@ func (g *goroutines) local(err error) bool {
 func (g *goroutines) sent(f *flow, p []byte) {
 	g.sh.count.DatagramsIn.Add(1)
 	g.sh.count.BytesIn.Add(uint64(len(p)))
-	f.meter.Add(f.choice, len(p), 0)
+	f.moved(len(p), 0)
 }
 
 // keep remembers a datagram until there is an answer.
@@ -324,7 +324,7 @@ func (g *goroutines) reply(f *flow, p []byte, now int64) {
 	g.mu.Lock()
 	switch {
 	case err == nil:
-		f.meter.Add(f.choice, 0, len(p))
+		f.moved(0, len(p))
 		g.sh.count.DatagramsOut.Add(1)
 		g.sh.count.BytesOut.Add(uint64(len(p)))
 	case !g.local(err): // no route to the client, or forbidden

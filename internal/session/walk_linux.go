@@ -13,14 +13,16 @@ import (
 )
 
 // Policies of Services that end connections are looked after by walks over the connections of a loop, from time to
-// time: a connection that moves bytes pays nothing for them, and there are no walks while no Service has such a policy
-// and no endpoint has left one that does not drain for good.
+// time, and so are bytes that are not counted yet. There are no walks while no connection moves bytes, no Service has
+// such a policy, and no endpoint has left one that does not drain for good.
 
 const (
 	walkBatch = 256                // connections that are looked at before the other descriptors of the loop are served
 	idleParts = 8                  // a connection is looked at so many times in an idle timeout,
 	idleLeast = int64(50e6)        // but not more often than that, in ns,
 	idleMost  = int64(time.Minute) // nor less often
+
+	counting = int64(5 * time.Second) // bytes that have moved are in the counters of the endpoint so soon
 )
 
 // walk is one over all connections of a Shard, some at a time.
@@ -103,6 +105,13 @@ func (sh *Shard[C]) watch(in int64) {
 	}
 }
 
+// Moved counts bytes from the client of a connection and to it.
+func (sh *Shard[C]) Moved(conn *Conn[C], in, out int) {
+	if conn.Meter.Add(conn.Choice, in, out) {
+		sh.watch(counting)
+	}
+}
+
 // Expire looks at some connections.
 func (w *walk[C]) Expire(*eventloop.Timer) {
 	sh, now := w.sh, eventloop.Now()
@@ -133,6 +142,7 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 	if conn.dial != nil {
 		return math.MaxInt64 // it is watched from its backend's answer on
 	}
+	conn.Meter.Flush(conn.Choice)
 	due = conn.Choice.Leaves(now)
 	if due <= now {
 		sh.reset(c, &sh.Count.DrainReset, lb.EndpointLeft)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/session"
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // Stats is a snapshot of an engine's counters since it started, and of two gauges. Loops are read one after the other,
@@ -22,17 +21,16 @@ type Counters struct {
 // AddTo adds the counters and gauges to s.
 func (c *Counters) AddTo(s *Stats) { counters.Add(s, &c.stats) }
 
-// Pass counts user messages to the backend or the client of an association, and their bytes.
-func (c *Counters) Pass(toBackend bool, messages uint64, bytes int, meter *lb.Meter, choice lb.Choice) {
+// Pass counts user messages to the backend or the client of an association, and returns what [lb.Meter.Add] counts.
+func (c *Counters) Pass(toBackend bool, messages uint64, bytes int) (in, out int) {
 	if toBackend {
 		c.MessagesIn.Add(messages)
 		c.BytesIn.Add(uint64(bytes))
-		meter.Add(choice, bytes, 0)
-	} else {
-		c.MessagesOut.Add(messages)
-		c.BytesOut.Add(uint64(bytes))
-		meter.Add(choice, 0, bytes)
+		return bytes, 0
 	}
+	c.MessagesOut.Add(messages)
+	c.BytesOut.Add(uint64(bytes))
+	return 0, bytes
 }
 
 // Restore adds what was counted elsewhere, without the gauges.

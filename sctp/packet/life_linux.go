@@ -77,6 +77,14 @@ func (a *assoc) startTimer() {
 	}
 }
 
+// passed counts bytes from the client and to it.
+func (a *assoc) passed(in, out int) {
+	if a.meter.Add(a.choice, in, out) && a.phase == established &&
+		(!a.timer.Active() || a.sh.loop.Left(&a.timer) > counting) {
+		a.sh.loop.After(&a.timer, a, counting)
+	}
+}
+
 // finish ends an association: it counts no more, also for limits, and its choice is given back. It stays for what is
 // sent again.
 func (a *assoc) finish(end lb.End) {
@@ -132,6 +140,12 @@ func (a *assoc) Expire(*eventloop.Timer) {
 	if a.phase == ended {
 		a.remove()
 		return
+	}
+	if a.phase == established {
+		a.meter.Flush(a.choice)
+		if a.limit() <= 0 {
+			return
+		}
 	}
 	if rest := a.active + int64(a.limit()) - eventloop.Now(); rest > 0 && a.phase != answered {
 		sh.loop.After(&a.timer, a, time.Duration(rest))

@@ -32,6 +32,9 @@ const (
 	// packets find their way if they are sent again: the initial and minimal RTO are 1 s
 	// (RFC 9260 section 16).
 	lingerTime = 5 * time.Second
+
+	// counting is after how long at most the bytes of an association are in the counters of its backend.
+	counting = 5 * time.Second
 )
 
 // shard is the part of the packet engine that lives on one loop: a share of all
@@ -216,7 +219,7 @@ func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
 	} else {
 		sh.count.PacketsOut.Add(1)
 	}
-	sh.count.Pass(to == &a.backend, c.Messages, int(c.Bytes), &a.meter, a.choice)
+	a.passed(sh.count.Pass(to == &a.backend, c.Messages, int(c.Bytes)))
 	if to == &a.client && c.Messages > 0 && !a.spoke {
 		a.speaks()
 	}

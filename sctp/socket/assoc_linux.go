@@ -116,7 +116,8 @@ func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
 		b = append(kept, b...)
 		src.partial = nil
 	}
-	a.sh.count.Pass(dst == &a.backend, 1, len(b), &a.Meter, a.Choice)
+	in, out := a.sh.count.Pass(dst == &a.backend, 1, len(b))
+	a.sh.Moved(a.Base(), in, out)
 	if a.send(dst, b, got.Info) {
 		return true
 	}
