@@ -2,6 +2,7 @@ package lb
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -79,19 +80,23 @@ func (b *Balancer) Queue(w *Waiter, f *Flow, now int64) (wait int64, err error) 
 	if !ok {
 		return 0, ErrNoService // since the Pick
 	}
-	p := s.policies.Load()
+	p, most := s.policies.Load(), int64(math.MaxInt64)
 	if w.since == 0 {
-		if s.queued() >= int64(max(0, cmp.Or(p.MaxPendingConnections, manyPending))) && !b.resuming.Load() {
-			s.limited.Add(1)
-			return 0, ErrQueueFull
+		if w.since = now; !b.resuming.Load() {
+			most = int64(max(0, cmp.Or(p.MaxPendingConnections, manyPending)))
 		}
-		w.since = now
 	}
 	if w.until == 0 {
 		w.until = now + cmp.Or(p.QueueTimeout, queueTime)
 	}
 	w.waitAt(s, from, f)
-	if first := s.line().add(w, !b.resuming.Load()); first {
+	first, ok := s.line().add(w, !b.resuming.Load(), most)
+	if !ok {
+		w.Leave()
+		s.limited.Add(1)
+		return 0, ErrQueueFull
+	}
+	if first {
 		s.serveQueue() // there may be room since the Pick, which no other client has got
 	}
 	return max(0, w.until-now), nil
@@ -125,7 +130,7 @@ func (b *Balancer) ResumeQueue(w *Waiter, f *Flow, since, until int64) bool {
 	b.Resuming()
 	w.since, w.until = since, until
 	w.waitAt(s, from, f)
-	s.line().add(w, false)
+	s.line().add(w, false, math.MaxInt64)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.resumed == nil {
@@ -349,11 +354,14 @@ func (w *Waiter) takes(k *backend, s *service) bool {
 	return len(r) <= maxTried && !slices.ContainsFunc(r, func(k *backend) bool { return !w.flow.Tried.has(k) })
 }
 
-// add puts w behind those that came before, or, if it is not to be sorted, at the end. It reports whether a place
-// that is free may be for w and for none of those before it.
-func (q *queue) add(w *Waiter, sorted bool) (first bool) {
+// add puts w behind those that came before, or, if it is not to be sorted, at the end. first says whether a
+// place that is free may be for w and for none of those before it; not ok: as many as most wait.
+func (q *queue) add(w *Waiter, sorted bool, most int64) (first, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.waiting.Load() >= most {
+		return false, false
+	}
 	q.count(w, 1)
 	list := &q.lists[w.list.from][w.list.tried]
 	before := list.last
@@ -371,7 +379,7 @@ func (q *queue) add(w *Waiter, sorted bool) (first bool) {
 		list.last = w
 	}
 	w.waits = true
-	return w.prev == nil && w.next == nil || w.list.tried == 1
+	return w.prev == nil && w.next == nil || w.list.tried == 1, true
 }
 
 func (q *queue) count(w *Waiter, n int64) {

@@ -477,6 +477,33 @@ func room(b *Balancer, limit uint64) bool {
 	})
 }
 
+// TestQueueBoundByMany: goroutines that come together do not exceed the bound.
+func TestQueueBoundByMany(t *testing.T) {
+	const most, many = 3, 16
+	for range 200 {
+		s := limitedTo(1, 1)
+		s.Policies.MaxPendingConnections = most
+		b := balancing(t, s)
+		mustPick(t, b, Flow{})
+		var wait atomic.Int32
+		var all sync.WaitGroup
+		begin := make(chan struct{})
+		for range many {
+			a := newAsking()
+			all.Go(func() {
+				<-begin
+				if _, err := b.Queue(&a.Waiter, &a.flow, 1); err == nil {
+					wait.Add(1)
+				}
+			})
+		}
+		close(begin)
+		if all.Wait(); wait.Load() != most || b.Stats()[0].Queued != most {
+			t.Fatalf("%d wait, want %d", wait.Load(), most)
+		}
+	}
+}
+
 // TestQueueByMany: goroutines that come and go never have more than the limit at a backend, and none waits for ever.
 func TestQueueByMany(t *testing.T) {
 	const each, limit = 3000, 3

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -326,6 +327,43 @@ func TestRestart(t *testing.T) {
 	}
 	if s := l.stats(); s.Accepted != 1 || s.Established != 1 || s.Dials != 1 || s.Active != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestRestartElsewhere: an INIT from the port of an association whose backend has died reaches another one, if the client
+// repeats it.
+func TestRestartElsewhere(t *testing.T) {
+	for name, died := range map[string]struct{ refuses, removed bool }{
+		"silent": {}, "refuses": {refuses: true}, "removed": {removed: true}, "removed, refuses": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := only(t, Packet, testbed.Config{Pods: 2}, settings{DialTimeouts: slices.Repeat([]time.Duration{moment()}, 4)})
+			l.backends(0, l.Pods[0])
+			c, dead, _, _ := l.handshake(l.Pods[0], 7007)
+			other := l.hand(l.Pods[1], port)
+			if died.removed {
+				l.backends(0, l.Pods[1])
+			} else {
+				l.backends(0, l.Pods...)
+			}
+			init := testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 71))
+			for deadline := time.Now().Add(patience); ; {
+				c.write(init)
+				if _, content, ok := dead.read(moment() / 2); ok && died.refuses && content.Kinds == wire.KindInit {
+					dead.to = netip.AddrPortFrom(l.gateway(), content.Source)
+					dead.write(wire.Abort(content.InitTag, false))
+				}
+				if _, content, ok := other.read(moment() / 2); ok {
+					if content.Kinds != wire.KindInit || content.InitTag != 71 {
+						t.Errorf("the other backend gets %+v", content)
+					}
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("no INIT reaches the other backend; %+v", l.stats())
+				}
+			}
+		})
 	}
 }
 

@@ -161,7 +161,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 	defer s.Close()
 	for _, p := range parts {
-		if err := p.Do(func() { p.Drain.Start(p.Empty()) }); err != nil {
+		if err := p.Do(p.Start); err != nil {
 			return fmt.Errorf("drain associations: %w", err)
 		}
 	}

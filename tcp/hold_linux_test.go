@@ -103,6 +103,18 @@ func TestHeldClientLeaves(t *testing.T) {
 	}
 }
 
+// TestHeldInShutdown: a held client is refused as the process ends, which would wait for it in vain.
+func TestHeldInShutdown(t *testing.T) {
+	p := startProxy(t, nil)
+	p.holding(lb.Policies{Hold: int64(time.Hour)})
+	c := p.dial()
+	_, err := c.Write([]byte("early"))
+	check(t, err)
+	p.eventually("it is held", func(s Stats) bool { return s.Held == 1 })
+	check(t, p.Shutdown(t.Context()))
+	wantReset(t, c, "a held client")
+}
+
 // TestHoldFirstComeFirstServed: on one loop those that came first are dialled for first.
 func TestHoldFirstComeFirstServed(t *testing.T) {
 	p := newProxy(t, 1)

@@ -118,7 +118,7 @@ func probeAs(fd int, p *lb.Policies) error {
 
 func (e *loops) drain(ctx context.Context) error {
 	for _, sh := range e.shards {
-		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
+		if err := sh.Loop.Do(sh.StartDrain); err != nil {
 			return err
 		}
 	}

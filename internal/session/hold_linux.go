@@ -92,6 +92,16 @@ func (sh *Shard[C]) wake() {
 	}
 }
 
+// StartDrain starts draining. Held clients are refused, since a process that ends gets no table with a backend any more.
+func (sh *Shard[C]) StartDrain() {
+	for e := sh.held.first; e != nil; {
+		d := e.value
+		e = e.behind
+		d.holdExpired()
+	}
+	sh.Drain.Start(sh.Empty())
+}
+
 // abandoned ends the connection of a client that has left while it was held, or in a queue.
 func (d *dial[C]) abandoned() {
 	if d.queued() {

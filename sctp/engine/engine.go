@@ -66,10 +66,10 @@ type Engine interface {
 // Part is the part of an engine that lives on one loop, where Empty and Stop are called.
 type Part struct {
 	Do    func(func()) error // runs a function on the loop, and waits for it
-	Drain *eventloop.Drain   // as soon as it is started, new associations are refused
+	Start func()             // starts Drain: new associations are refused from then on
+	Drain *eventloop.Drain
 	Count *Counters
-	Empty func() bool // reports whether no association is left
-	Stop  func()      // aborts all associations and closes every socket
+	Stop  func() // aborts all associations and closes every socket
 
 	// Look passes associations to visit, from a position on, as tcp.Server.Look does.
 	Look func(from int, q *look.Query, visit func(look.Info) (more bool)) (next int)

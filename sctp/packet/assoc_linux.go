@@ -162,6 +162,10 @@ func (a *assoc) fromBackend(c *wire.Content) verdict {
 		a.tags, *h = h.echoed, handshake{}
 		a.phase = answered // an association that is started again is a new one
 	case a.tags != engine.Tags{} && ours(c, a.tags.Client, a.tags.Backend):
+	case c.Tag == h.asked && h.since != 0 && a.tags != engine.Tags{} && c.Kinds&wire.KindAbort != 0:
+		// A backend that knows the association would answer the INIT. The client sends it again, and gets another.
+		h.since -= giveUpAnswered + 1
+		return unexpected
 	case c.Tag == h.asked && h.asked != 0 && c.Kinds&(wire.KindAbort|wire.KindError) != 0:
 		// It refuses to start, or a stale cookie. An association in force goes on.
 		if c.Kinds&wire.KindAbort != 0 && a.tags == (engine.Tags{}) {

@@ -125,6 +125,13 @@ var scripts = map[string]string{
 		later
 		later
 		C INIT =7          -> fresh answered`,
+	"a backend that has lost the association and refuses a new one": `
+		OPEN
+		C INIT =17         -> pass established
+		B ABORT 18         -> badTag established
+		B ABORT 17         -> unexpected established
+		C DATA 9           -> pass established
+		C INIT =17         -> fresh established`,
 	"a backend that has gone": `
 		OPEN
 		C INIT =17         -> pass established

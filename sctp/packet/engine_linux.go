@@ -112,8 +112,8 @@ func (e *Engine) StopListening() {}
 // Parts returns the shards (engine.Engine).
 func (e *Engine) Parts() (all []engine.Part) {
 	for _, sh := range e.shards {
-		all = append(all, engine.Part{Do: sh.loop.Do, Drain: &sh.drain, Count: &sh.count,
-			Empty: sh.idle, Stop: sh.stop, Look: sh.look})
+		all = append(all, engine.Part{Do: sh.loop.Do, Start: func() { sh.drain.Start(sh.idle()) }, Drain: &sh.drain,
+			Count: &sh.count, Stop: sh.stop, Look: sh.look})
 	}
 	return all
 }

@@ -199,8 +199,8 @@ func (e *Engine) TableChanged() {
 // Parts returns the shards (engine.Engine).
 func (e *Engine) Parts() (all []engine.Part) {
 	for _, sh := range e.shards {
-		all = append(all, engine.Part{Do: sh.Loop.Do, Drain: &sh.Drain, Count: &sh.count,
-			Empty: sh.Empty, Stop: sh.stop, Look: sh.look})
+		all = append(all, engine.Part{Do: sh.Loop.Do, Start: sh.StartDrain, Drain: &sh.Drain, Count: &sh.count,
+			Stop: sh.stop, Look: sh.look})
 	}
 	return all
 }

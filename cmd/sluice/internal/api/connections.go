@@ -79,9 +79,15 @@ func query(q url.Values) (out look.Query, state look.State, err error) {
 
 func prefix(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
+		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
-	return netip.ParsePrefix(text)
+	p, err := netip.ParsePrefix(text)
+	const mapped = 96 // bits of ::ffff:0:0/96
+	if p.Addr().Is4In6() && p.Bits() >= mapped {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
+	}
+	return p, err
 }
 
 // each passes what there is to visit, from a place on, until that wants no more or time is up, and returns where to go

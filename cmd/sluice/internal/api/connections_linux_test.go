@@ -122,3 +122,13 @@ func TestConnections(t *testing.T) {
 		t.Errorf("the clients are %+v, %v", talkers, err)
 	}
 }
+
+// TestPrefix: an IPv4 address in IPv6 is that address.
+func TestPrefix(t *testing.T) {
+	for text, want := range map[string]string{"10.0.0.1": "10.0.0.1/32", "::ffff:10.0.0.1": "10.0.0.1/32",
+		"::ffff:10.0.0.0/104": "10.0.0.0/8", "10.0.0.0/8": "10.0.0.0/8", "fd00::/8": "fd00::/8", "::/0": "::/0"} {
+		if got, err := prefix(text); err != nil || got.String() != want {
+			t.Errorf("%s is %v, %v, want %s", text, got, err, want)
+		}
+	}
+}
