@@ -107,7 +107,7 @@ func (s *Sources) path(of *lb.Service) Path {
 // policies returns what holds of what the Service requests or is given for all.
 func (s *Sources) policies(of *lb.Service, inForce *lb.Policies) (out []Policy) {
 	for _, p := range policies.All() {
-		switch requested, value := p.Get(of.Requests()), p.Get(inForce); {
+		switch requested, value := p.Shown(of.Requests()), p.Shown(inForce); {
 		case requested != "":
 			out = append(out, Policy{Name: p.Word, Value: requested, From: "annotation"})
 		case value != "":

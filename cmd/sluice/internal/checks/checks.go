@@ -2,12 +2,9 @@ package checks
 
 import (
 	"context"
-	"errors"
 	"hash/maphash"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +21,6 @@ const (
 	turnEvery      = 250 * time.Millisecond
 	maxSlots       = 256
 	leastSlots     = 8
-	maxReason      = 256 // bytes of why a check has failed
 	postponedAfter = time.Second
 )
 
@@ -258,26 +254,9 @@ func (c *Checker) start(ctx context.Context, s *state, now time.Time) {
 	c.running.Go(func() {
 		within, cancel := context.WithTimeout(ctx, s.probe.timeout)
 		defer cancel()
-		c.results <- result{s, short(s.probe.once(within, s.place))} // there is room for all in flight
+		c.results <- result{s, classOf(s.probe.once(within, s.place))} // there is room for all in flight
 	})
 }
-
-// short returns why a check has failed in not too many words: the other side chooses some.
-func short(err error) error {
-	switch {
-	case err == nil || session.Shortage(err):
-		return err
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
-		return errTimeout
-	}
-	text := err.Error()
-	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "") + "..."
-	}
-	return errors.New(text)
-}
-
-var errTimeout = errors.New("no answer in time")
 
 // end notes what has come of a check.
 func (c *Checker) end(r result, now time.Time) {

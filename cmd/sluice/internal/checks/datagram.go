@@ -102,7 +102,7 @@ func resolve(ctx context.Context, to place, q dnsmessage.Question) error {
 			return false, nil // of someone else
 		}
 		if h.RCode != dnsmessage.RCodeSuccess && h.RCode != dnsmessage.RCodeNameError {
-			return true, fmt.Errorf("DNS status %s", strings.TrimPrefix(h.RCode.String(), "RCode"))
+			return true, failure("DNS status " + strings.TrimPrefix(h.RCode.String(), "RCode"))
 		}
 		return true, nil
 	})
@@ -117,7 +117,7 @@ func (a *udpAction) check() (func(context.Context, place) error, error) {
 	return func(ctx context.Context, to place) error {
 		return to.exchange(ctx, send, func(answer []byte) (bool, error) {
 			if !bytes.Contains(answer, expect) {
-				return true, errors.New("the answer does not contain what udp.expect says")
+				return true, failure("the answer does not contain what udp.expect says")
 			}
 			return true, nil
 		})

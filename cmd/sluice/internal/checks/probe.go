@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -191,7 +192,7 @@ func (g httpGet) check(ctx context.Context, to place) error {
 	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // the status is what counts
 	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("status %d", response.StatusCode)
+		return failure(fmt.Sprintf("status %d", response.StatusCode))
 	}
 	return nil
 }
@@ -239,19 +240,22 @@ func grpc(ctx context.Context, to place, service string) error {
 		status = response.Header.Get("Grpc-Status") // an answer without a body
 	}
 	if status != "0" {
-		return fmt.Errorf("gRPC status %q: %s", status,
-			response.Trailer.Get("Grpc-Message")+response.Header.Get("Grpc-Message"))
+		code, err := strconv.ParseUint(status, 10, 8)
+		if err != nil {
+			return errMalformed
+		}
+		return failure(fmt.Sprintf("gRPC status %d", code))
 	}
 	const prefix = 5 // a flag and the length
 	if len(answer) < prefix || len(answer) > prefix && answer[prefix] != 1<<3 {
-		return errors.New("the answer is none of grpc.health.v1")
+		return errMalformed
 	}
 	var serving uint64 // SERVING is 1
 	if len(answer) > prefix {
 		serving, _ = binary.Uvarint(answer[prefix+1:])
 	}
 	if serving != 1 {
-		return fmt.Errorf("health status %d, not SERVING", serving)
+		return failure(fmt.Sprintf("health status %d, not SERVING", serving))
 	}
 	return nil
 }

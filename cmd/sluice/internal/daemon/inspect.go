@@ -166,7 +166,7 @@ func (d *daemon) from() api.Source {
 	}
 	w := d.source.(*kubeapi.Watcher)
 	last, trouble := w.Contact()
-	return api.Source{APIServer: w.Connection.Host, Contact: unlessZero(last), Trouble: trouble}
+	return api.Source{APIServer: kubeapi.Server(w.Connection), Contact: unlessZero(last), Trouble: trouble}
 }
 
 // syncOf is what there is to say of changes.

@@ -225,7 +225,7 @@ func writeElements(w io.Writer, s *lb.Service, a lb.Address, here lb.Node, path 
 // writePolicies writes what a Service requests, and what it does not have of that on its data path.
 func writePolicies(w io.Writer, s *lb.Service, path agent.Path) {
 	for _, p := range policies.All() {
-		if value := p.Get(s.Requests()); value != "" {
+		if value := p.Shown(s.Requests()); value != "" {
 			fmt.Fprintf(w, "policy %s: %s\n", p.Word, value)
 		}
 	}

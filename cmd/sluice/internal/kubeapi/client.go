@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -72,9 +73,18 @@ func connection(kubeconfig, master string) (*rest.Config, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("use the API server %q: %w: give --master, or the server in the kubeconfig, as a URL "+
-			"like https://192.0.2.1:6443", config.Host, err)
+			"like https://192.0.2.1:6443", Server(config), err)
 	}
 	return config, nil
+}
+
+// Server returns the address of the API server without a password.
+func Server(config *rest.Config) string {
+	u, err := url.Parse(config.Host)
+	if err != nil {
+		return "..." // whatever it has
+	}
+	return u.Redacted()
 }
 
 // clients are those of the API groups that are read. They share connections.

@@ -139,7 +139,7 @@ func proxySelector(name string) string {
 // soon after each other are handed over together. It calls from this goroutine; the
 // objects, and the slices of them, are shared and must not be changed.
 func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
-	w.Log.Info("reading Services from the API server", zap.String("server", w.Connection.Host))
+	w.Log.Info("reading Services from the API server", zap.String("server", Server(w.Connection)))
 	var background sync.WaitGroup
 	defer background.Wait()
 	quiet := klog.NewContext(ctx, logr.New(sink{w.Log.Sugar(), zapcore.DebugLevel})) // troubles says it better

@@ -125,6 +125,9 @@ func Read(annotations map[string]string, probe func(string) error) (*lb.Policies
 			err = policy.Set(&p, value)
 		}
 		if err != nil {
+			if word == readinessProbe {
+				value = hidden
+			}
 			ignored = append(ignored, Ignored{Annotation: name, Value: value, Reason: err.Error()})
 		}
 	}
@@ -195,7 +198,7 @@ func Shortfalls(s *lb.Service, path string) (out []Shortfall) {
 				continue
 			}
 			if instead, reason := p.missing(s, path); reason != "" {
-				out = append(out, Shortfall{p.Word, p.Get(s.Policies), instead, reason})
+				out = append(out, Shortfall{p.Word, p.Shown(s.Policies), instead, reason})
 			}
 		}
 	}
