@@ -25,38 +25,50 @@ func (d Drain) Same(o Drain) bool {
 	return d.Addr == o.Addr && d.Node == o.Node && d.Service == o.Service
 }
 
+// Host is where an endpoint of a Service is.
+type Host struct {
+	Service Name
+	Addr    netip.Addr
+}
+
+// cover is a drain at one host.
+type cover struct {
+	*Drain
+	of Name // the only Service of which it is at this host; the zero Name: of all
+}
+
 // covers reports whether an endpoint of a service at the host of d is one of those.
-func (d *Drain) covers(id *ID, port uint16) bool {
-	return (d.Addr.Port() == 0 || d.Addr.Port() == port) && (d.Service == Name{} || d.Service == id.Service())
+func (d cover) covers(id *ID, port uint16) bool {
+	return (d.of == Name{} || d.of == id.Service()) && (d.Addr.Port() == 0 || d.Addr.Port() == port) && (d.Service == Name{} || d.Service == id.Service())
 }
 
 // Drains are all that is drained at one moment. They are immutable; nil is none.
 type Drains struct {
 	all       []Drain
-	hosts     map[netip.Addr][]*Drain // in the order of all
-	deadlines bool                    // there are some
+	hosts     map[netip.Addr][]cover // in the order of all
+	deadlines bool                   // there are some
 }
 
-// NewDrains returns the drains of all, which it owns from now on; nil for none. addresses returns those of the
-// endpoints that run on a node; nil: they are not known.
-func NewDrains(all []Drain, addresses func(node string) []netip.Addr) *Drains {
+// NewDrains returns the drains of all, which it owns from now on; nil for none. on returns the endpoints that run on a
+// node; nil: they are not known.
+func NewDrains(all []Drain, on func(node string) []Host) *Drains {
 	if len(all) == 0 {
 		return nil
 	}
-	d := &Drains{all: all, hosts: make(map[netip.Addr][]*Drain)}
+	d := &Drains{all: all, hosts: make(map[netip.Addr][]cover)}
 	for i := range all {
 		k := &all[i]
 		d.deadlines = d.deadlines || k.Deadline != 0
-		hosts := []netip.Addr{k.Addr.Addr()}
+		hosts := []Host{{Addr: k.Addr.Addr()}}
 		if k.Node != "" {
-			if hosts = nil; addresses != nil {
-				hosts = addresses(k.Node)
+			if hosts = nil; on != nil {
+				hosts = on(k.Node)
 			}
 		}
 		for _, host := range hosts {
-			host = plain(host)
-			if known := d.hosts[host]; len(known) == 0 || known[len(known)-1] != k { // of several Services
-				d.hosts[host] = append(known, k)
+			at, c := plain(host.Addr), cover{k, host.Service}
+			if known := d.hosts[at]; !slices.Contains(known, c) { // by several slices
+				d.hosts[at] = append(known, c)
 			}
 		}
 	}
@@ -80,7 +92,7 @@ func (d *Drains) Equal(o *Drains) bool {
 		return false
 	}
 	for host, list := range d.hosts {
-		same := func(a, b *Drain) bool { return *a == *b }
+		same := func(a, b cover) bool { return *a.Drain == *b.Drain && a.of == b.of }
 		if !slices.EqualFunc(list, o.hosts[host], same) {
 			return false
 		}
@@ -103,7 +115,7 @@ func (d *Drains) of(id *ID, addr netip.AddrPort) (first *Drain) {
 	}
 	for _, k := range d.hosts[plain(addr.Addr())] {
 		if k.covers(id, addr.Port()) && (first == nil || k.ends() < first.ends()) {
-			first = k
+			first = k.Drain
 		}
 	}
 	return first
@@ -132,7 +144,7 @@ func (d *Drains) Counts(services []*Service) []int {
 			addr := s.Backends[i].Addr
 			for _, k := range d.hosts[plain(addr.Addr())] {
 				if k.covers(&s.ID, addr.Port()) {
-					counts[of[k]]++
+					counts[of[k.Drain]]++
 				}
 			}
 		}

@@ -42,8 +42,8 @@ type Desired struct {
 	// node lets them in.
 	Checks []netip.AddrPort
 
-	// Hosts returns the addresses of the endpoints that run on a node. nil: they are not known.
-	Hosts func(node string) []netip.Addr
+	// Hosts returns the endpoints that run on a node. nil: they are not known.
+	Hosts func(node string) []lb.Host
 }
 
 // Config is what an Agent works with. What New was not given is set before Adopt, Prime, Apply

@@ -18,6 +18,7 @@ const maxDrains = 256
 // The errors of Drain, beside those of the data path.
 var (
 	ErrNotDrained = errors.New("it is not drained")
+	ErrNoEndpoint = errors.New("there is no such endpoint")
 	errManyDrains = fmt.Errorf("%d are drained already: undo one of them first", maxDrains)
 )
 
@@ -57,7 +58,7 @@ type drains struct {
 
 // Drain keeps new connections from endpoints on every data path, or with undo does so no more. It returns once that is
 // applied. A drain of what is drained already replaces it. Without force the error is a *StrandedError where a Service
-// would have no endpoint left. It may be called from anywhere while Run runs.
+// would have no endpoint left, and ErrNoEndpoint where nothing would be drained. It may be called from anywhere while Run runs.
 func (a *Agent) Drain(ctx context.Context, d lb.Drain, undo, force bool) error {
 	r := &drainRequest{d, undo, force, make(chan error, 1)}
 	select {
@@ -144,6 +145,10 @@ func (a *Agent) takeDrain(r *drainRequest, now int64) error {
 		all = append(all, r.Drain)
 	}
 	if !r.force {
+		one := lb.NewDrains([]lb.Drain{r.Drain}, a.want.Hosts)
+		if one.Counts(a.LB.Table().Services())[0] == 0 {
+			return ErrNoEndpoint
+		}
 		is, was := lb.NewDrains(all, a.want.Hosts), lb.NewDrains(d.all, a.want.Hosts)
 		stranded := is.Stranded(a.LB.Table().Services(), was, now)
 		if len(stranded) > 0 {

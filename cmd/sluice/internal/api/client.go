@@ -108,8 +108,8 @@ func (c *Client) explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return fmt.Errorf("%w at %s, since there is no such socket: is it running on this node? Give --socket as its "+
-			"--api-socket, or api.sock in the folder of its --handover-socket", ErrNotRunning, c.Socket)
+		return fmt.Errorf("%w at %s, since there is no such socket: is it running on this node? Give the --api-socket "+
+			"that it has, or api.sock in the folder of its --handover-socket", ErrNotRunning, c.Socket)
 	case cutOff(err):
 		return fmt.Errorf("%w at %s, whose process has ended: is it running on this node?", ErrNotRunning, c.Socket)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF): // the socket cannot be opened, or is closed at once

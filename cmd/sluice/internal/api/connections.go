@@ -42,7 +42,7 @@ const (
 	usualClients = 20
 )
 
-var connectionParams = []string{"namespace", "name", "client", "endpoint", "protocol", "state"}
+var connectionParams = []string{"namespace", "name", "port", "client", "endpoint", "protocol", "state"}
 
 // place is where a page of connections begins, in the process that has named it: in another one descriptors are others.
 type place struct{ Process, Server, Loop, From int }
@@ -163,9 +163,9 @@ func (s *Sources) connections(q url.Values) (any, error) {
 			return nil, &Error{http.StatusGone, "another process has taken over since the list began: ask for it anew"}
 		}
 	}
-	page, limit := List[Connection]{Items: []Connection{}}, max(int(n), 1)
+	page, limit, ofPort := List[Connection]{Items: []Connection{}}, max(int(n), 1), s.ofPort(q)
 	at, more, err := s.each(&wanted, at, lookTime, func(i look.Info) bool {
-		if state == "" || i.State == state {
+		if (state == "" || i.State == state) && ofPort(i.Service) {
 			page.Items = append(page.Items, connectionOf(&i))
 		}
 		return len(page.Items) < limit
@@ -241,10 +241,10 @@ func (s *Sources) clients(q url.Values) (any, error) {
 		return nil, refuse("sort %q is unknown: give connections or bytes", by)
 	}
 	all, out := make(map[netip.Addr]*Talker), Talkers{Items: []Talker{}}
-	at, more := place{}, true
+	at, more, ofPort := place{}, true, s.ofPort(q)
 	for deadline := time.Now().Add(writeTimeout / 2); more; {
 		at, more, err = s.each(&wanted, at, lookTime, func(i look.Info) bool {
-			if state == "" || i.State == state {
+			if (state == "" || i.State == state) && ofPort(i.Service) {
 				out.add(all, &i)
 			}
 			return true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,6 +26,7 @@ const maxDeadline, longest = 720 * time.Hour, "720h"
 // Writer is what changes the running process. Only the socket has it.
 type Writer struct {
 	*Sources
+	Nodes func() []string // that endpoints run on
 	Drain func(ctx context.Context, d lb.Drain, undo, force bool) error
 }
 
@@ -75,6 +77,8 @@ func (w Writer) drain(r *http.Request) (any, error) {
 		return nil, &Error{http.StatusConflict, stranded.Error() + ": drain it nevertheless by --force (force=true)"}
 	}
 	switch {
+	case errors.Is(err, agent.ErrNoEndpoint):
+		return nil, w.noEndpoint(&d, &one)
 	case errors.Is(err, agent.ErrNotDrained):
 		return nil, &Error{http.StatusNotFound, fmt.Sprintf("%s is not drained", one.text())}
 	case err != nil:
@@ -95,6 +99,43 @@ func (w Writer) drain(r *http.Request) (any, error) {
 		}
 	}
 	return one, nil
+}
+
+// noEndpoint says that a drain is of nothing, and what may be meant.
+func (w Writer) noEndpoint(d *lb.Drain, one *Drain) error {
+	if of := d.Service; of != (lb.Name{}) {
+		if err := w.exists(url.Values{"namespace": {of.Namespace}, "name": {of.Name}}); err != nil {
+			return err
+		}
+	}
+	text := "there is no endpoint " + one.text()
+	if d.Node != "" {
+		text = fmt.Sprintf("no endpoint has the nodeName %s", d.Node)
+		if near := nearest.Of(d.Node, slices.Values(w.Nodes())); near != "" {
+			text += ": did you mean node/" + near + "?"
+		}
+	} else if near := w.nearEndpoint(d.Addr); near != "" {
+		text += ": did you mean " + near + "?"
+	}
+	return &Error{http.StatusNotFound, text + " (drain what is yet to come by --force)"}
+}
+
+// nearEndpoint returns the endpoint that may be meant by an address.
+func (w Writer) nearEndpoint(addr netip.AddrPort) string {
+	const most = 10_000 // that are looked at
+	all, host := make([]string, 0, most), addr.Addr().String()
+	for _, s := range w.LB.Table().Services() {
+		for i := range s.Backends {
+			b := s.Backends[i].Addr
+			switch {
+			case b.Addr() == addr.Addr():
+				return b.String()
+			case len(all) < most:
+				all = append(all, b.Addr().String())
+			}
+		}
+	}
+	return nearest.Of(host, slices.Values(all))
 }
 
 // drainOf reads what is to be drained.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -61,7 +62,7 @@ func (s *Sources) frontends(q url.Values) (out []lb.Frontend, err error) {
 	if q.Get("name") == "" {
 		return nil, refuse("what is to be explained: give an address, or the namespace and name of a Service")
 	}
-	for _, id := range s.ids(q.Get("namespace"), q.Get("name")) {
+	for _, id := range s.ids(q) {
 		if of, ok := table.Service(id); ok {
 			for _, a := range of.Addresses {
 				out = append(out, lb.Frontend{Protocol: of.Protocol, Addr: a.Addr})
@@ -69,7 +70,7 @@ func (s *Sources) frontends(q url.Values) (out []lb.Frontend, err error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, refuse("no Service %s/%s has an address", q.Get("namespace"), q.Get("name"))
+		return nil, cmp.Or(s.exists(q), refuse("no Service %s/%s has an address", q.Get("namespace"), q.Get("name")))
 	}
 	return out, nil
 }

@@ -20,7 +20,7 @@ const (
 )
 
 // listParams are the parameters of lists of Services and of what they have.
-var listParams = []string{"namespace", "name", "limit", "continue"}
+var listParams = []string{"namespace", "name", "port", "limit", "continue"}
 
 // cursor is where a page begins: at this service port, or the one after it if that has gone, and there at an item.
 type cursor struct {
@@ -68,7 +68,7 @@ func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, li
 		}
 	}
 	page, looked := List[T]{Items: []T{}}, 0
-	for _, id := range s.ids(q.Get("namespace"), q.Get("name")) {
+	for _, id := range s.ids(q) {
 		order := id.Compare(from.ID)
 		if order < 0 {
 			continue
@@ -94,14 +94,17 @@ func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, li
 	return page, nil
 }
 
-// ids returns the service ports of a Service, or of a namespace, in order; empty names stand for all.
-func (s *Sources) ids(namespace, name string) []lb.ID {
+// ids returns the service ports that a request is about, in order: those of a Service or of a namespace, and of these
+// the ones with a port of a name or number.
+func (s *Sources) ids(q url.Values) []lb.ID {
+	namespace, name, port := q.Get("namespace"), q.Get("name"), q.Get("port")
 	table := s.LB.Table()
 	var ids []lb.ID
 	for i := range table.Len() {
-		id := &table.At(i).ID
-		if (namespace == "" || id.Namespace == namespace) && (name == "" || id.Name == name) {
-			ids = append(ids, *id)
+		of := table.At(i)
+		if (namespace == "" || of.Namespace == namespace) && (name == "" || of.Name == name) &&
+			(port == "" || HasPort(of, port)) {
+			ids = append(ids, of.ID)
 		}
 	}
 	if !slices.IsSortedFunc(ids, lb.ID.Compare) { // what is about to go comes last

@@ -50,10 +50,10 @@ var resources = []struct {
 	{"connections", append([]string{"limit", "continue"}, connectionParams...), (*Sources).connections},
 	{"clients", append([]string{"limit", "sort"}, connectionParams...), (*Sources).clients},
 	{"drains", nil, (*Sources).drains},
-	{"events", []string{"namespace", "name", "after", "limit", "wait"}, (*Sources).events},
+	{"events", []string{"namespace", "name", "port", "after", "limit", "wait"}, (*Sources).events},
 	{"history", []string{"namespace", "name"}, (*Sources).history},
 	{"config", nil, (*Sources).config},
-	{"explain", []string{"client", "address", "protocol", "namespace", "name"}, (*Sources).explain},
+	{"explain", []string{"client", "address", "protocol", "namespace", "name", "port"}, (*Sources).explain},
 }
 
 // writeTimeout is how long a client may take for an answer.
@@ -73,6 +73,9 @@ func (s *Sources) Handler() http.Handler {
 			}
 			if err == nil {
 				answer, err = r.get(s, query)
+			}
+			if found, ok := answer.(interface{ none() bool }); err == nil && ok && found.none() && !query.Has("wait") {
+				err = s.exists(query)
 			}
 			write(w, answer, err)
 		})

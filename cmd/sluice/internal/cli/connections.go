@@ -39,7 +39,7 @@ func (w *wanted) give(q url.Values) {
 
 func connections(v *view) *cobra.Command {
 	var w wanted
-	c := v.ofServices(&cobra.Command{Use: "connections [NAME|NAMESPACE/NAME]", Aliases: []string{"connection", "conn"},
+	c := v.ofServices(&cobra.Command{Use: "connections [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"connection", "conn"},
 		Short: "List open connections, associations and flows: client, Service, endpoint, age and bytes",
 		Long: "Lists what is forwarded now: TCP connections, SCTP associations and UDP flows. Rows come while the\n" +
 			"process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
@@ -116,7 +116,7 @@ func clients(v *view) *cobra.Command {
 	var w wanted
 	var limit int
 	var sort string
-	c := v.ofServices(&cobra.Command{Use: "clients [NAME|NAMESPACE/NAME]", Aliases: []string{"client"},
+	c := v.ofServices(&cobra.Command{Use: "clients [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"client"},
 		Short: "List the client addresses with the most open connections, or bytes",
 		Long: "Lists client addresses by what they have open now: CONNECTIONS, associations and flows, and the\n" +
 			"bytes of these, on kernel data paths as far as the kernel counts them (--conntrack-accounting). 65,536\n" +

@@ -20,8 +20,9 @@ func drain(v *view) *cobra.Command {
 	c := v.flags(&cobra.Command{Use: "drain [ENDPOINT|node/NODE]", Args: cobra.MaximumNArgs(1),
 		Short: "Keep new connections from endpoints, or list what is drained",
 		Long: "Keeps new connections from an endpoint, given as 10.0.0.1 for all its ports, as 10.0.0.1:8080\n" +
-			"or as [fd00::1]:80, or from all endpoints that run on a node, as their objects say. It holds on\n" +
-			"every data path, as a weight of 0 does, through hand-overs, until --undo or until Sluice is stopped.\n" +
+			"or as [fd00::1]:80, or from all endpoints with a nodeName, given as node/NAME. Only the Sluice of this\n" +
+			"node does so: ask that of each node. It holds on every data path, as a weight of 0 does, through\n" +
+			"hand-overs, until --undo or until Sluice is stopped.\n" +
 			"Connections that are open stay, or with --deadline are reset then. Those that the kernel forwards end,\n" +
 			"too: their clients are reset when they send next, as the kernel cannot tell them before. Without an\n" +
 			"argument it lists what is drained.",
@@ -71,7 +72,7 @@ func drain(v *view) *cobra.Command {
 	f.StringVar(&service, "service", "", "drain it of this Service only: `NAMESPACE/NAME`")
 	f.DurationVar(&deadline, "deadline", 0, "reset connections that are still open after this `TIME`, at most 720h; 0: they stay")
 	f.BoolVar(&undo, "undo", false, "let new connections come again")
-	f.BoolVar(&force, "force", false, "drain it also where a Service has no other endpoint left")
+	f.BoolVar(&force, "force", false, "drain it also where a Service has no other endpoint left, or it is yet to come")
 	return c
 }
 
@@ -79,11 +80,11 @@ func drain(v *view) *cobra.Command {
 func drainedText(d *api.Drain, undo bool) string {
 	switch {
 	case undo:
-		return d.Endpoint + " is drained no more"
-	case d.Endpoints == 0:
-		return d.Endpoint + " is drained, where no endpoint is now"
+		return d.Endpoint + " is not drained any more"
+	case d.Endpoints == 1:
+		return d.Endpoint + " is drained by this node's Sluice: one endpoint of a Service port"
 	}
-	return fmt.Sprintf("%s is drained: %d endpoints of ports of Services", d.Endpoint, d.Endpoints)
+	return fmt.Sprintf("%s is drained by this node's Sluice: %d endpoints of Service ports", d.Endpoint, d.Endpoints)
 }
 
 func drainsTable(all []api.Drain) *table {

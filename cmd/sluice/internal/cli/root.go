@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
@@ -92,7 +93,8 @@ type view struct {
 func (v *view) flags(c *cobra.Command) *cobra.Command {
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&v.socket, "socket", config.DefaultAPISocket, "`PATH` of the running process's --api-socket")
+	f.SetNormalizeFunc(SocketAlias)
+	f.StringVar(&v.socket, "api-socket", config.DefaultAPISocket, "`PATH` that the running process was given")
 	f.StringVarP(&v.form, "output", "o", asTable, "`FORM` of the output: table, wide, json or yaml")
 	f.BoolVar(&v.noHeaders, "no-headers", false, "print no headers above tables")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{asTable, asWide, asJSON, asYAML},
@@ -105,6 +107,14 @@ func (v *view) flags(c *cobra.Command) *cobra.Command {
 		return run(c, args)
 	}
 	return c
+}
+
+// SocketAlias takes --socket for --api-socket, as scripts may have it.
+func SocketAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "socket" {
+		name = "api-socket"
+	}
+	return pflag.NormalizedName(name)
 }
 
 // ofServices adds the flags and arguments by which Services are chosen.
@@ -144,6 +154,11 @@ func (v *view) query(args []string) (url.Values, error) {
 			}
 			namespace, name = of, rest
 		}
+		name, port, ported := strings.Cut(name, ":")
+		if ported && port == "" {
+			return nil, fmt.Errorf("the port of %s is empty: give its name or its number", args[0])
+		}
+		give(q, "port", port)
 		if name == "" {
 			return nil, errors.New("the name of the Service is empty: give NAME or NAMESPACE/NAME")
 		}

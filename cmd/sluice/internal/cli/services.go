@@ -14,7 +14,7 @@ import (
 )
 
 func services(v *view) *cobra.Command {
-	return v.ofServices(&cobra.Command{Use: "services [NAME|NAMESPACE/NAME]", Aliases: []string{"service", "svc"},
+	return v.ofServices(&cobra.Command{Use: "services [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"service", "svc"},
 		Short: "List Services: addresses, data path, endpoints and counters of each port",
 		Long: "Lists the ports of Services, one row for each address family. ENDPOINTS are those that get new\n" +
 			"connections, of all. ACTIVE, PICKS, IN and OUT count what user space and the kernel forward; - is\n" +
@@ -108,7 +108,7 @@ func policies(all []api.Policy) string {
 
 func endpoints(v *view) *cobra.Command {
 	var unhealthy bool
-	c := v.ofServices(&cobra.Command{Use: "endpoints [NAME|NAMESPACE/NAME]", Aliases: []string{"endpoint", "ep"},
+	c := v.ofServices(&cobra.Command{Use: "endpoints [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"endpoint", "ep"},
 		Short: "List endpoints: state, why they are ejected, and counters",
 		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
 			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or\n" +
@@ -169,7 +169,7 @@ func hints(e *api.Endpoint) string {
 
 func events(v *view) *cobra.Command {
 	var tail int
-	c := v.ofServices(&cobra.Command{Use: "events [NAME|NAMESPACE/NAME]", Aliases: []string{"event", "ev"},
+	c := v.ofServices(&cobra.Command{Use: "events [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"event", "ev"},
 		Short: "List what has changed and what was reported lately, the newest last",
 		Long: "Lists the last 1,000 changes of Services and endpoints that were applied, and reports of the\n" +
 			"process. They go on through hand-overs. Where very much changes at once, one row sums up.",

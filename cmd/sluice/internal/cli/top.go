@@ -40,7 +40,7 @@ var orders = map[string]func(r *rates) float64{
 
 func top(v *view) *cobra.Command {
 	interval, sort, once := 2*time.Second, "connections", false
-	c := v.ofServices(&cobra.Command{Use: "top [NAME|NAMESPACE/NAME]",
+	c := v.ofServices(&cobra.Command{Use: "top [[NAMESPACE/]NAME[:PORT]]",
 		Short: "Show the busiest Services, in place, by their rates",
 		Long: "Shows the process in one line, and the ports of Services with the highest rates since the last look.\n" +
 			"On a terminal it refreshes in place until it is interrupted; elsewhere rows follow each other.",

@@ -29,7 +29,7 @@ const (
 func watch(v *view) *cobra.Command {
 	var service string
 	var tail int
-	c := v.ofServices(&cobra.Command{Use: "watch [NAME|NAMESPACE/NAME]",
+	c := v.ofServices(&cobra.Command{Use: "watch [[NAMESPACE/]NAME[:PORT]]",
 		Short: "Follow what changes and what is reported, a line for each event",
 		Long: "Prints events as they come, as sluice events has them, until it is interrupted. It goes on through\n" +
 			"hand-overs, and for 30 s without a process. With -o json there is one object on each line.",

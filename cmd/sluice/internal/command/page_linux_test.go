@@ -51,7 +51,7 @@ func TestArguments(t *testing.T) {
 		{[]string{"completion", "zsh"}, 0, "#compdef sluice"},
 		{[]string{"completion", "fish"}, 0, "complete -c sluice"},
 		{[]string{"endponits"}, 1, "sluice endponits: there is no such command: did you mean endpoints?"},
-		{[]string{"svc", "--socket", "/nowhere/api.sock"}, 1, "no running Sluice answers at /nowhere/api.sock"},
+		{[]string{"svc", "--api-socket", "/nowhere/api.sock"}, 1, "no running Sluice answers at /nowhere/api.sock"},
 		{[]string{"frobnicate"}, 1, "sluice frobnicate: there is no such command (see sluice --help)"},
 		{[]string{"status", "--nosuch"}, 1, "sluice status: unknown flag: --nosuch"},
 		{[]string{"status", "more"}, 1, "unknown command"},

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
@@ -16,7 +15,6 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
-	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -30,14 +28,14 @@ type control struct {
 	wrong   *conditions.Set
 	checks  status.ServiceChecks
 
-	primary  atomic.Pointer[[]netip.Addr]                // those of the Node object
-	eligible atomic.Bool                                 // load balancers may send connections to this node
-	services atomic.Pointer[lists.List[*corev1.Service]] // of the last conversion
+	primary  atomic.Pointer[[]netip.Addr] // those of the Node object
+	eligible atomic.Bool                  // load balancers may send connections to this node
+	objects  atomic.Pointer[kube.Objects] // of the last conversion
 }
 
 // desired converts objects, and serves the health checks that they ask for.
 func (c *control) desired(objects kube.Objects) agent.Desired {
-	c.services.Store(&objects.Services)
+	c.objects.Store(&objects)
 	n := &c.config.Node
 	r := c.convert.Convert(objects, kube.Options{
 		ServiceProxyName: c.config.Source.ServiceProxyName,
@@ -123,10 +121,18 @@ func (c *control) nodePorts(local []netip.Addr) []netip.Addr {
 	return node.Listenable(c.config.DataPath.NodePorts.Resolve(local, primary), local)
 }
 
+// nodes returns the nodes that endpoints run on.
+func (c *control) nodes() []string {
+	if objects := c.objects.Load(); objects != nil {
+		return objects.NodeNames()
+	}
+	return nil
+}
+
 // uidOf returns the UID of a Service, empty if it is not there.
 func (c *control) uidOf(namespace, name string) types.UID {
-	if services := c.services.Load(); services != nil {
-		for svc := range services.All() {
+	if objects := c.objects.Load(); objects != nil {
+		for svc := range objects.Services.All() {
 			if svc.Name == name && svc.Namespace == namespace {
 				return svc.UID
 			}

@@ -93,7 +93,7 @@ func (d *daemon) serveAPI() {
 		}
 	}
 	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed,
-		Handler: api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler()}.Serve()
+		Handler: api.Writer{Sources: sources, Nodes: d.control.nodes, Drain: d.agent.Drain}.Handler()}.Serve()
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
 	}

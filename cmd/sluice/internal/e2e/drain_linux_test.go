@@ -93,10 +93,10 @@ func TestDrain(t *testing.T) {
 		t.Errorf("it is not reported: %s", got)
 	}
 	l.run("drain", pods[1])
-	l.fails("drain", "--socket", l.socket, pods[2], "no endpoint would be left for new connections to default/web: "+
+	l.fails("drain", "--api-socket", l.socket, pods[2], "no endpoint would be left for new connections to default/web: "+
 		"drain it nevertheless by --force")
-	l.fails("drain", "--socket", l.socket, "nonsense", `"nonsense" is no endpoint`)
-	l.fails("drain", "--socket", l.socket, pods[2], "--undo", "is not drained")
+	l.fails("drain", "--api-socket", l.socket, "nonsense", `"nonsense" is no endpoint`)
+	l.fails("drain", "--api-socket", l.socket, pods[2], "--undo", "is not drained")
 	l.run("drain", pods[1], "--undo")
 	resp, err := (&http.Client{Transport: &http.Transport{DialContext: l.Node.Dial}}).Post(
 		"http://127.0.0.1:10249/v1/drains?endpoint="+pods[2], "", nil)

@@ -25,7 +25,7 @@ type looker struct {
 // run returns what a command prints, which must succeed.
 func (l looker) run(args ...string) string {
 	l.T.Helper()
-	out, err := l.Command(append(args, "--socket", l.socket)...).CombinedOutput()
+	out, err := l.Command(append(args, "--api-socket", l.socket)...).CombinedOutput()
 	if err != nil {
 		l.T.Fatalf("sluice %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -218,19 +218,19 @@ func (l looker) tables() {
 	if err := yaml.Unmarshal([]byte(l.run("services", "-o", "yaml")), &page); err != nil || len(page.Items) != 2 {
 		l.T.Errorf("the YAML has %+v, %v", page, err)
 	}
-	l.fails("status", "--socket", l.Dir+"/none.sock", "no running Sluice answers at "+l.Dir+"/none.sock")
-	l.fails("services", "--socket", l.socket, "-o", "xml", `--output "xml" is unknown`)
-	l.fails("endpoints", "--socket", l.socket, "a/b", "-n", "c", "contradicts")
-	l.fails("connections", "--socket", l.socket, "--client", "me", `client "me" is no address and no range`)
-	l.fails("connections", "--socket", l.socket, "--state", "open", "give one of [dialling held")
-	l.fails("clients", "--socket", l.socket, "--sort", "name", "give connections or bytes")
-	l.fails("top", "--socket", l.socket, "--interval", "1ms", "too short")
+	l.fails("status", "--api-socket", l.Dir+"/none.sock", "no running Sluice answers at "+l.Dir+"/none.sock")
+	l.fails("services", "--api-socket", l.socket, "-o", "xml", `--output "xml" is unknown`)
+	l.fails("endpoints", "--api-socket", l.socket, "a/b", "-n", "c", "contradicts")
+	l.fails("connections", "--api-socket", l.socket, "--client", "me", `client "me" is no address and no range`)
+	l.fails("connections", "--api-socket", l.socket, "--state", "open", "give one of [dialling held")
+	l.fails("clients", "--api-socket", l.socket, "--sort", "name", "give connections or bytes")
+	l.fails("top", "--api-socket", l.socket, "--interval", "1ms", "too short")
 	l.fails("statuss", "did you mean status?")
 	if out, err := l.Command("completion", "bash").Output(); err != nil || !strings.Contains(string(out),
 		"__start_sluice") {
 		l.T.Errorf("there is no completion: %v", err)
 	}
-	if out, err := l.Command("__complete", "services", "--socket", l.socket, "").Output(); err != nil ||
+	if out, err := l.Command("__complete", "services", "--api-socket", l.socket, "").Output(); err != nil ||
 		!strings.Contains(string(out), "default/web\n") {
 		l.T.Errorf("names are not completed: %v\n%s", err, out)
 	}

@@ -72,9 +72,9 @@ func TestSupport(t *testing.T) {
 		!strings.Contains(all["errors.txt"], "nftables.txt: ") {
 		t.Errorf("there are no rules: %s", all["errors.txt"])
 	}
-	l.fails("support", "--socket", l.socket, "-f", file, "file exists")
+	l.fails("support", "--api-socket", l.socket, "-f", file, "file exists")
 	none := filepath.Join(l.Dir, "none.tar.gz")
-	if out, err := l.Command("support", "--socket", l.Dir+"/none.sock", "-f", none).CombinedOutput(); err != nil {
+	if out, err := l.Command("support", "--api-socket", l.Dir+"/none.sock", "-f", none).CombinedOutput(); err != nil {
 		t.Errorf("without a process: %v, %s", err, out)
 	}
 	if all := unpack(t, none); all["kernel.txt"] == "" ||

@@ -25,7 +25,7 @@ func TestWatch(t *testing.T) {
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
 	var out, people testbed.Buffer
 	follow := func(out *testbed.Buffer, args ...string) *testbed.Process {
-		cmd := l.Command(append([]string{"watch", "--socket", l.socket}, args...)...)
+		cmd := l.Command(append([]string{"watch", "--api-socket", l.socket}, args...)...)
 		cmd.Stdout, cmd.Stderr = out, out
 		p, err := cmd.Launch()
 		testbed.Check(t, err)
@@ -77,5 +77,5 @@ func TestWatch(t *testing.T) {
 			t.Errorf("interrupted it ends with %d", code)
 		}
 	}
-	l.fails("watch", "--socket", l.Dir+"/none.sock", "no running Sluice answers")
+	l.fails("watch", "--api-socket", l.Dir+"/none.sock", "no running Sluice answers")
 }

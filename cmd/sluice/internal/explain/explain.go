@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/cli"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
@@ -32,7 +34,7 @@ import (
 const usage = `Shows which endpoint a client of a Service is sent to, and why.
 
 Usage:
-  sluice explain [flags] [CLIENT] NAMESPACE/NAME
+  sluice explain [flags] [CLIENT] NAMESPACE/NAME[:PORT]
   sluice explain [flags] [CLIENT] [PROTOCOL] ADDRESS:PORT
 
 CLIENT is the address of the client. Without --manifests the running process is asked, which knows what clients were
@@ -64,7 +66,8 @@ func Run(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints the error, once
 	f.SortFlags = false
-	f.StringVar(&q.socket, "socket", config.DefaultAPISocket, "`PATH` of the running process's --api-socket")
+	f.SetNormalizeFunc(cli.SocketAlias)
+	f.StringVar(&q.socket, "api-socket", config.DefaultAPISocket, "`PATH` that the running process was given")
 	f.StringVarP(&q.form, "output", "o", "text", "`FORM` of the running process's answer: text, json or yaml")
 	f.StringVar(&q.client, "client", "", "`ADDRESS` of the client; empty: unknown, on another host")
 	f.StringArrayVar(&q.manifests, "manifests", nil,
@@ -105,7 +108,7 @@ func Run(args []string, stdout io.Writer) error {
 
 // misplaced is an error of a flag that is for the other case.
 func misplaced(f *pflag.FlagSet, manifests bool) (err error) {
-	asking := []string{"socket", "output"}
+	asking := []string{"api-socket", "output"}
 	both := []string{"client", "manifests", "help"}
 	f.Visit(func(given *pflag.Flag) {
 		switch of := slices.Contains(asking, given.Name); {
@@ -265,7 +268,7 @@ func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
 		return out, nil
 	}
 	for _, s := range table.Services() {
-		if s.ID.Service() != t.service {
+		if s.ID.Service() != t.service || t.port != "" && !api.HasPort(s, t.port) {
 			continue
 		}
 		for _, a := range s.Addresses {

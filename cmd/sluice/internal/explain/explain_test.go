@@ -69,18 +69,18 @@ func TestRun(t *testing.T) {
 		from + at + " default/web":                                       "packet filter nftables: the kernel can",
 		from + at + " default/sig":                                       "SCTP engine packet: requested by --sctp-engine",
 		from + "--metrics-bind-address= default/sig":                     "SCTP engine not asked for",
-		"--socket=" + dir + "/no.sock default/web": "error: no running Sluice answers at " + dir +
+		"--api-socket=" + dir + "/no.sock default/web": "error: no running Sluice answers at " + dir +
 			"/no.sock, since there is no such socket",
-		"--socket=" + file + "/no.sock default/web": "or give --manifests with a file or folder",
-		"--output=xml default/web":                  `error: --output "xml" is unknown`,
-		from + "192.0.2.1 10.96.0.80:80":            "TCP 10.96.0.80:80 belongs to default/web",
-		from + "web":                                `error: "web" is neither a Service nor an address`,
-		from:                                        "error: name a Service",
-		from + "default/missing":                    "error: no Service default/missing",
-		from + "http 10.96.0.80:80":                 `error: "http" "10.96.0.80:80"`,
-		from + "--proxy-mode=ebpf a/b":              `error: --proxy-mode "ebpf"`,
-		from + "--client=me default/web":            `error: --client "me" is not an IP address`,
-		from + "--no-such-flag default/web":         "error: unknown flag",
+		"--api-socket=" + file + "/no.sock default/web": "or give --manifests with a file or folder",
+		"--output=xml default/web":                      `error: --output "xml" is unknown`,
+		from + "192.0.2.1 10.96.0.80:80":                "TCP 10.96.0.80:80 belongs to default/web",
+		from + "web":                                    `error: "web" is neither a Service nor an address`,
+		from:                                            "error: name a Service",
+		from + "default/missing":                        "error: no Service default/missing",
+		from + "http 10.96.0.80:80":                     `error: "http" "10.96.0.80:80"`,
+		from + "--proxy-mode=ebpf a/b":                  `error: --proxy-mode "ebpf"`,
+		from + "--client=me default/web":                `error: --client "me" is not an IP address`,
+		from + "--no-such-flag default/web":             "error: unknown flag",
 	} {
 		var out bytes.Buffer
 		if err := Run(strings.Fields(args), &out); err != nil {

@@ -23,6 +23,7 @@ type target struct {
 	protocol lb.Protocol // 0: any that is served there
 	addr     netip.AddrPort
 	service  lb.Name
+	port     string // of the Service, its name or number; empty: all
 }
 
 // target reads the arguments after the client.
@@ -33,6 +34,7 @@ func (q *query) target() (t target, err error) {
 			return t, nil
 		}
 		namespace, name, ok := strings.Cut(q.subject[0], "/")
+		name, t.port, _ = strings.Cut(name, ":")
 		if !ok || name == "" || strings.Contains(name, "/") {
 			return t, fmt.Errorf("%q is neither a Service nor an address: give default/web or 10.96.0.80:80, for "+
 				"example", q.subject[0])
@@ -71,6 +73,9 @@ func (q *query) ask(w io.Writer) error {
 	} else {
 		v.Set("namespace", t.service.Namespace)
 		v.Set("name", t.service.Name)
+		if t.port != "" {
+			v.Set("port", t.port)
+		}
 	}
 	if t.protocol != 0 {
 		v.Set("protocol", t.protocol.String())

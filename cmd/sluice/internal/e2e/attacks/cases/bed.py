@@ -106,7 +106,7 @@ def sluice(*args, wait=True, mode=None, folder=MAN, expect=15):
         time.sleep(0.3)
     return p
 def log(): return LOG.read_text() if LOG.exists() else ""
-def ctl(*a, timeout=20): return sh(SLUICE, a[0], "--socket", API, *a[1:], ns="n", check=False, timeout=timeout)
+def ctl(*a, timeout=20): return sh(SLUICE, a[0], "--api-socket", API, *a[1:], ns="n", check=False, timeout=timeout)
 def page(path="/"): return get("n", "127.0.0.1", 10249, path, accept="text/html")
 def get(n, host, port, path, accept="*/*", timeout=3):
     s = sock(n, fam=socket.AF_INET6 if ":" in host else socket.AF_INET); s.settimeout(timeout)
