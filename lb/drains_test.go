@@ -29,9 +29,9 @@ func drainable() []*Service {
 // is the same pointer, and what is marked loses the mark with the drain.
 func TestMark(t *testing.T) {
 	host := address(1).Addr()
-	nodes := func(node string) []netip.Addr {
+	nodes := func(node string) []Host {
 		if node == "n1" {
-			return []netip.Addr{address(1).Addr(), address(2).Addr(), address(2).Addr()}
+			return []Host{{Addr: address(1).Addr()}, {Addr: address(2).Addr()}, {Addr: address(2).Addr()}}
 		}
 		return nil
 	}

@@ -102,10 +102,10 @@ func TestDrainNode(t *testing.T) {
 	a.Now = func() int64 { return int64(time.Since(start)) }
 	web := service(lb.TCP, "web", 1, 1, 2, 3)
 	on := func(n ...int) Desired {
-		return Desired{Services: lists.Of([]*lb.Service{web}), Hosts: func(node string) (out []netip.Addr) {
+		return Desired{Services: lists.Of([]*lb.Service{web}), Hosts: func(node string) (out []lb.Host) {
 			for _, i := range n {
 				if node == "n1" {
-					out = append(out, web.Backends[i].Addr.Addr())
+					out = append(out, lb.Host{Addr: web.Backends[i].Addr.Addr()})
 				}
 			}
 			return out
