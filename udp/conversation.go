@@ -114,14 +114,11 @@ func (f *flow) notAnswered(now int64) {
 // goesOn reports whether the client's next datagram is for the backend of the flow. Else it is for another one, since
 // this one does not answer.
 func (f *flow) goesOn(now int64) bool {
-	if !f.expects {
+	if !f.silent || f.ln.shard.drain.Started() {
 		return true
 	}
-	if f.notAnswered(now); f.silent && !f.ln.shard.drain.Started() {
-		only := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
-		return f.ln.shard.server.LB.Only(only, f.choice)
-	}
-	return true
+	only := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
+	return f.ln.shard.server.LB.Only(only, f.choice)
 }
 
 // asked notes a datagram of the client.

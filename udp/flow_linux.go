@@ -245,7 +245,7 @@ func (l *loopTransport) resend(f *flow) {
 // may be idle.
 func (f *flow) Expire(*eventloop.Timer) {
 	now, least := eventloop.Now(), int64(0)
-	if f.rest(now) <= 0 {
+	if f.rest(now) <= 0 || f.awaits != 0 && now-f.awaits >= f.patience(now) {
 		f.receive(now)
 	}
 	if f.fd >= 0 && f.rest(now) <= 0 && f.leaving == 0 && // what is sent to one that leaves is another's

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
@@ -56,4 +57,30 @@ func TestSilenceAfterHandover(t *testing.T) {
 	eventually(t, "there is a flow", func() bool { return p.Stats().Active == 1 })
 	next, _ := p.moveTo(1)
 	eventually(t, "it counts as not answered", func() bool { return next.Stats().NotAnswered == 1 })
+}
+
+// TestStoppedProcess: an answer that has come while the process was stopped is read before the flow counts as not
+// answered.
+func TestStoppedProcess(t *testing.T) {
+	b := listenUDP(t, "127.0.0.1:0")
+	p := startProxy(t, 1, nil, b.addr)
+	s := service(1, b.addr)
+	s.Policies = &lb.Policies{UDPResponses: 1}
+	p.setServices(s)
+	c := dial(t, p.addr)
+	c.send("q")
+	from := b.question(t)
+	resume, err := p.Loops.Halt()
+	testbed.Check(t, err)
+	b.answer(t, "a", from)
+	c.send("q")
+	time.Sleep(time.Duration(silence) + 100*time.Millisecond) // the process is to stand still for as long
+	resume()
+	if a := c.receive(); a != "a" {
+		t.Errorf("%q answers", a)
+	}
+	p.block()()
+	if n := p.Stats(); n.NotAnswered != 0 || n.Created != 1 {
+		t.Errorf("%+v, want no flow that is not answered", n)
+	}
 }

@@ -302,3 +302,20 @@ func TestNothingIsLeftOpen(t *testing.T) {
 		}
 	})
 }
+
+// TestBytesOfOpenFlows: few bytes of a flow are counted soon, not when it ends.
+func TestBytesOfOpenFlows(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, 1, nil, echo(t, "127.0.0.1:0").addr)
+	c := dial(t, p.addr)
+	for n := range uint64(2) {
+		c.ask("12345")
+		eventually(t, "the bytes are counted", func() bool {
+			s := p.LB.Stats()[0]
+			return s.BytesIn == 5*(n+1) && s.BytesOut == 5*(n+1)
+		})
+	}
+	if n := p.Stats().Active; n != 1 {
+		t.Errorf("%d flows, want 1", n)
+	}
+}

@@ -41,6 +41,12 @@ const (
 	lateShare  = 3
 )
 
+// A loop that fires its timers so late has stood still, in ns, and they wait for its sockets at most so long.
+const (
+	gapLeast = int64(250 * time.Millisecond)
+	gapMost  = int64(time.Second)
+)
+
 const (
 	// fewEvents are so many that none has to wait for the others: they are handled as they come.
 	fewEvents = 16
@@ -65,6 +71,8 @@ type Loop struct {
 	poller  *poller
 	timerFD int
 	armed   int64 // deadline the timerfd is set to, ns; 0 when it is not
+	due     bool  // it has expired, and timers have not fired yet
+	until   int64 // time at which they fire whatever waits in sockets, ns; 0: not known yet
 	wheel   wheel
 	late    []Latecomer // to be served at the end of this turn
 	served  []Latecomer // of the turn before, for the next
@@ -116,6 +124,9 @@ func (l *Loop) Late(who Latecomer) { l.late = append(l.late, who) }
 
 // finish ends a turn that began at a time; 0: just now. It reports whether there is more to do.
 func (l *Loop) finish(began int64) (more bool) {
+	if l.due && !l.caughtUp() {
+		defer func() { more = true }()
+	}
 	if len(l.waiting)+len(l.late) == 0 {
 		return false
 	}
@@ -131,6 +142,24 @@ func (l *Loop) finish(began int64) (more bool) {
 		l.serveLate(budget)
 	}
 	return len(l.waiting)+len(l.late) > 0
+}
+
+// caughtUp fires what is due after the events of a turn. Where the loop has stood still it does so once nothing waits in
+// sockets, or after as long again: a peer is not idle whose bytes were not read. It reports whether it has.
+func (l *Loop) caughtUp() bool {
+	now := Now()
+	if l.until == 0 {
+		l.until = now
+		if gap := now - l.armed; gap >= gapLeast {
+			l.until += min(gap, gapMost)
+		}
+	}
+	if now < l.until && (l.poller.got > 0 || len(l.waiting) > 0) {
+		return false
+	}
+	l.due, l.until = false, 0
+	l.tick()
+	return true
 }
 
 // left returns how long what comes next in a turn may take.
@@ -305,7 +334,7 @@ func (l *Loop) dispatch(fd int, ev Event, many bool) {
 
 func (l *Loop) handle(fd int, ev Event) {
 	if fd == l.timerFD {
-		l.tick()
+		l.due = true
 		return
 	}
 	if n := fd / pageSize; n < len(l.pages) && l.pages[n] != nil {

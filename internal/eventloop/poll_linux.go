@@ -38,6 +38,7 @@ type poller struct {
 	posted  queue.AsyncTaskQueue // lock-free: many goroutines post, the loop takes
 	woken   atomic.Bool          // wakeFD was written since the loop last began to run what is posted
 	stopped bool                 // set by a posted function
+	got     int                  // events of the present turn
 	began   int64                // when the present turn did; 0: the clock was not asked
 	yielded int64                // when the loop last called Go's scheduler, of Now's clock
 	events  [batch]unix.EpollEvent
@@ -92,6 +93,7 @@ func (p *poller) run(dispatch func(fd int, ev Event, many bool), finish func(beg
 		if err != nil {
 			return fmt.Errorf("wait for events: %w", err)
 		}
+		p.got = n
 		p.began = 0 // the clock costs a lone client's turn too much
 		if n > 1 || more {
 			p.began = Now()
