@@ -49,8 +49,11 @@ func TestDrain(t *testing.T) {
 	}
 	a.Submit(Desired{Services: lists.Of(append(services, service(lb.TCP, "late", 3, 1, 2)))})
 	other := lb.Drain{Addr: netip.MustParseAddrPort("192.0.2.77:0")}
+	if err := a.Drain(ctx, other, false, false); !errors.Is(err, ErrNoEndpoint) {
+		t.Errorf("a drain of nothing: %v", err)
+	}
 	for _, undo := range []bool{false, true} { // it is applied with what was submitted before
-		if err := a.Drain(ctx, other, undo, false); err != nil {
+		if err := a.Drain(ctx, other, undo, !undo); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,7 +108,7 @@ func TestDrainNode(t *testing.T) {
 		return Desired{Services: lists.Of([]*lb.Service{web}), Hosts: func(node string) (out []lb.Host) {
 			for _, i := range n {
 				if node == "n1" {
-					out = append(out, lb.Host{Addr: web.Backends[i].Addr.Addr()})
+					out = append(out, lb.Host{Service: web.ID.Service(), Addr: web.Backends[i].Addr.Addr()})
 				}
 			}
 			return out

@@ -196,7 +196,7 @@ func TestRequests(t *testing.T) {
 		"explain?address=x":                    "\"x\" is not an address",
 		"explain?address=1.2.3.4:5&protocol=x": "\"x\" is not a protocol",
 		"explain?client=x&name=a":              "client \"x\" is not an IP address",
-		"explain?namespace=n0&name=none":       "no Service n0/none has an address",
+		"explain?namespace=n0&name=none":       "there is no Service n0/none",
 		"nothing":                              "there is no GET /v1/nothing",
 	} {
 		name, query, _ := strings.Cut(resource, "?")
@@ -263,12 +263,37 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestNoTarget: what does not exist is an error that names the nearest one.
+func TestNoTarget(t *testing.T) {
+	s := sourcesOf(t, 3, 2)
+	w := Writer{Sources: s, Nodes: func() []string { return []string{"node-a"} },
+		Drain: func(context.Context, lb.Drain, bool, bool) error { return agent.ErrNoEndpoint }}
+	c := serveHandler(t, w.Handler())
+	for _, x := range []struct{ method, resource, query, want string }{
+		{"GET", "services", "namespace=n0&name=s0000", "there is no Service n0/s0000: did you mean s00000?"},
+		{"GET", "endpoints", "namespace=no", "there is no Service in namespace no: did you mean n0?"},
+		{"GET", "events", "name=nothing", "there is no Service nothing"},
+		{"GET", "services", "namespace=n0&name=s00000&port=99", "there is no port 99 of Service n0/s00000"},
+		{"POST", "drains", "endpoint=node/node-z", "no endpoint has the nodeName node-z: did you mean node/node-a?"},
+		{"POST", "drains", "endpoint=10.1.0.1&namespace=n0&name=s0000", "there is no Service n0/s0000"},
+		{"POST", "drains", "endpoint=192.0.2.200:1", "there is no endpoint 192.0.2.200:1 (drain what is yet to come by --force)"},
+	} {
+		q, err := url.ParseQuery(x.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Do(t.Context(), x.method, x.resource, q, new(any)); err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s %s?%s: %v, want %q", x.method, x.resource, x.query, err, x.want)
+		}
+	}
+}
+
 // TestDrains: what is asked for reaches the agent, and what is wrong is said; without Writer nothing can be drained.
 func TestDrains(t *testing.T) {
 	s := sourcesOf(t, 3, 2)
 	var asked []string
 	var fail error
-	w := Writer{Sources: s, Drain: func(_ context.Context, d lb.Drain, undo, force bool) error {
+	w := Writer{Sources: s, Nodes: func() []string { return []string{"node-a"} }, Drain: func(_ context.Context, d lb.Drain, undo, force bool) error {
 		asked = append(asked, fmt.Sprintf("%v %s %v %d %t %t", d.Addr, d.Node, d.Service, max(0, d.Deadline-1e18),
 			undo, force))
 		if fail == nil && !undo {
