@@ -23,8 +23,10 @@
 //   - A file is read again only when its size, time or identity changed. The objects
 //     of documents whose text did not change stay the same pointers, so that they are
 //     not converted again either.
+//   - A file that a program has open for writing is not applied, and one that was emptied is not taken for deleted
+//     until it has rested (look.go). A file whose read does not return keeps no other waiting.
 //   - Nothing is logged; the caller does that from the Result.
 //
 // Goroutines: Load parses documents on all cores and joins them; Watch has one that takes
-// the events of fsnotify, and ends both before it returns.
+// the events of fsnotify, and ends both before it returns; a read that does not return keeps its own.
 package manifest
