@@ -41,7 +41,7 @@ const (
 	lateShare  = 3
 )
 
-// A loop that fires its timers so late has stood still, in ns, and they wait for its sockets at most so long.
+// A loop whose timers are late by gapLeast or more reads its sockets first, for at most gapMost; both in ns.
 const (
 	gapLeast = int64(250 * time.Millisecond)
 	gapMost  = int64(time.Second)
@@ -144,8 +144,8 @@ func (l *Loop) finish(began int64) (more bool) {
 	return len(l.waiting)+len(l.late) > 0
 }
 
-// caughtUp fires what is due after the events of a turn. Where the loop has stood still it does so once nothing waits in
-// sockets, or after as long again: a peer is not idle whose bytes were not read. It reports whether it has.
+// caughtUp fires what is due after the events of a turn, and reports whether it has. After a gap it first waits until
+// the sockets are empty, for as long again at most: a peer whose bytes were not read is not idle.
 func (l *Loop) caughtUp() bool {
 	now := Now()
 	if l.until == 0 {

@@ -125,8 +125,8 @@ var layers = []layer{
 	},
 	{
 		dir: "cmd/sluice/internal/policies", ours: []string{"lb", "kernelmodes", "cmd/sluice/internal/nearest"},
-		never: []string{"k8s.io", "sigs.k8s.io"},
-		why:   "the agent uses it, and what a policy is must not depend on who requests it",
+		theirs: []string{"go.yaml.in"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		why: "the agent uses it, and what a policy is must not depend on who requests it",
 	},
 	{dir: "cmd/sluice/internal/nearest", not: effects, never: foreign, why: "it compares words"},
 	{

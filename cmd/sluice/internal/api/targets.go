@@ -77,4 +77,4 @@ func (s *Sources) exists(q url.Values) error {
 // none reports whether nothing was found.
 func (l List[T]) none() bool { return len(l.Items) == 0 && l.Continue == "" }
 
-func (t Talkers) none() bool { return len(t.Items) == 0 }
+func (out Talkers) none() bool { return len(out.Items) == 0 }

@@ -3,7 +3,7 @@ package policies
 import (
 	"fmt"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -14,7 +14,7 @@ const hidden = "..."
 // handlers are the ways to check an endpoint.
 var handlers = []string{"tcpSocket", "httpGet", "grpc", "dns", "udp", "exec"}
 
-// Shown returns what is requested, as everybody may see it: a probe by its handler, port and period alone. Empty:
+// Shown returns what is requested, without credentials: a probe by its handler, port and period alone. Empty:
 // nothing is requested.
 func (p *Policy) Shown(of *lb.Policies) string {
 	if value := p.Get(of); p.Word != readinessProbe || value == "" {
@@ -26,7 +26,7 @@ func (p *Policy) Shown(of *lb.Policies) string {
 // shownProbe leaves out of a probe what may be a credential: paths with queries, headers, and what is sent and expected.
 func shownProbe(text string) string {
 	var probe struct {
-		PeriodSeconds int `json:"periodSeconds"`
+		PeriodSeconds int `yaml:"periodSeconds"`
 	}
 	var all map[string]any
 	if yaml.Unmarshal([]byte(text), &all) != nil || yaml.Unmarshal([]byte(text), &probe) != nil {
@@ -39,8 +39,8 @@ func shownProbe(text string) string {
 		}
 		fields, _ := given.(map[string]any)
 		port := ""
-		if n, ok := fields["port"].(float64); ok {
-			port = fmt.Sprintf("port: %.0f, ", n)
+		if n, ok := fields["port"].(int); ok {
+			port = fmt.Sprintf("port: %d, ", n)
 		}
 		period := ""
 		if probe.PeriodSeconds > 0 {
