@@ -202,7 +202,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Moving:   &agent.Moving{Move: d.data.udp.Move, Leave: d.data.udp.Leave, Settle: d.data.udp.Settle},
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
-		NodePorts: d.control.nodePorts, Transparency: &transparency{tcp: d.data.tcp},
+		NodePorts: d.control.nodePorts, Transparency: newTransparency(d.data.tcp, d.Config.Kernel.MarkMask),
 		Room:       func(have int) bool { return d.data.room(sharesOf(&c.DataPath).Service, have) },
 		Large:      node.CollectLess,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
