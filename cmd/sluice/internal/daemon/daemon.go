@@ -116,6 +116,7 @@ func Run(ctx context.Context, o Options) error {
 		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
+	d.background.Go(func() { d.steering.warnMarks(running) })
 	d.serveAPI()
 	d.background.Go(func() { d.history.Run(running) })
 	d.Upgrade.Serve(d.state(), func(err error) {

@@ -254,6 +254,21 @@ func TestQueueUnavailable(t *testing.T) {
 	}
 }
 
+// TestForeignMarks: a start says whose rules use the same bits of marks.
+func TestForeignMarks(t *testing.T) {
+	t.Parallel()
+	const says = "another program uses the same mark bits"
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.Node.Run(t, "iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-j", "MARK", "--set-xmark", "0x80000/0x80000")
+	l.Start()
+	testbed.Eventually(t, "the log says so", func() bool { return strings.Contains(l.Log.String(), says) })
+	for _, want := range []string{"mangle", "PREROUTING", "--mark-mask"} {
+		if !strings.Contains(l.Log.String(), want) {
+			t.Errorf("the log does not name %s:\n%s", want, l.Log.String())
+		}
+	}
+}
+
 // withoutTrials makes the kernel refuse every rule that the node's Sluice tries for data paths nftables and queue:
 // another program owns the table of these trials.
 func withoutTrials(l *lab.Lab) {
