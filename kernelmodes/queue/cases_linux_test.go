@@ -21,7 +21,7 @@ func TestKubeProxyCases(t *testing.T) {
 				_ = last.Close()
 			}
 			s.Node.DoT(t, func() error {
-				last = newServer()
+				last = newServer(Mask)
 				return last.Start()
 			})
 		}

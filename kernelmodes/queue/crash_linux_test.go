@@ -29,7 +29,7 @@ import (
 func serve(backends []string) int {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
-	s := newServer()
+	s := newServer(Mask)
 	service := lab.Simple("web", lab.VIP(false, 1).String(), 80, lb.TCP)
 	for _, addr := range backends {
 		service.Backends = append(service.Backends,

@@ -42,28 +42,40 @@ func TestFlight(t *testing.T) {
 	}
 }
 
-// TestForeignMarks: what another program has set in the bits of marks leads no client to an endpoint of another Service,
-// with this process and without it.
-func TestForeignMarks(t *testing.T) {
-	n := newNode(t, testbed.Config{Pods: 2})
-	backends := n.Serving(2, lb.TCP, false, 8080)
-	one := lab.Simple("one", lab.VIP(false, 1).String(), 80, lb.TCP, backends[0])
-	other := lab.Simple("other", lab.VIP(false, 2).String(), 80, lb.TCP, backends[1])
-	n.Sync(one, other)
-	foreign := n.Server.Engines[0].Number(backends[1].Addr)
-	n.Node.Run(t, "iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "-j", "MARK", "--set-xmark",
-		fmt.Sprintf("%#x/%#x", foreign, uint32(Mask)))
-	asks := func(when string) {
-		t.Helper()
-		for range 4 {
-			if got := lab.Ask(n.Client, lb.TCP, one.Addresses[0].Addr); !strings.HasPrefix(got, n.Pods[0].Name+" ") {
-				t.Errorf("%s: %q, want %s", when, got, n.Pods[0].Name)
+// TestMarks: whichever bits of marks are used, the process chooses endpoints, and what another program has set in them
+// leads no client to an endpoint of another Service, with this process and without it.
+func TestMarks(t *testing.T) {
+	for _, marks := range []uint32{Mask, 0x7fff8000, 0xffff8000} {
+		t.Run(fmt.Sprintf("%#x", marks), func(t *testing.T) {
+			n := newNodeOf(t, testbed.Config{Pods: 2}, marks, nil)
+			backends := n.Serving(2, lb.TCP, false, 8080)
+			hashed := lab.Simple("hashed", lab.VIP(false, 3).String(), 80, lb.TCP, backends...)
+			hashed.Policies = &lb.Policies{Scheduler: "sh"} // without a process the kernel takes turns
+			one := lab.Simple("one", lab.VIP(false, 1).String(), 80, lb.TCP, backends[0])
+			other := lab.Simple("other", lab.VIP(false, 2).String(), 80, lb.TCP, backends[1])
+			n.Sync(one, other, hashed)
+			foreign := n.Server.Engines[0].Number(backends[1].Addr)
+			if foreign == 0 || foreign&^marks != 0 {
+				t.Fatalf("number %#x is not in %#x", foreign, marks)
 			}
-		}
+			n.Node.Run(t, "iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "-j", "MARK", "--set-xmark",
+				fmt.Sprintf("%#x/%#x", foreign, marks))
+			asks := func(of lb.Service, when, want string) {
+				t.Helper()
+				for range 4 {
+					if got := lab.Ask(n.Client, lb.TCP, of.Addresses[0].Addr); !strings.HasPrefix(got, want+" ") {
+						t.Errorf("%s, %s: %q, want %s", of.Name, when, got, want)
+					}
+				}
+			}
+			asks(one, "with a process", n.Pods[0].Name)
+			first, _, _ := strings.Cut(lab.Ask(n.Client, lb.TCP, hashed.Addresses[0].Addr), " ")
+			asks(hashed, "with a process", first)
+			n.answered(9)
+			testbed.Check(t, n.Server.Close())
+			asks(one, "without one", n.Pods[0].Name)
+		})
 	}
-	asks("with a process")
-	testbed.Check(t, n.Server.Close())
-	asks("without one")
 }
 
 func write(t *testing.T, c net.Conn, datagrams ...string) (sent int) {

@@ -22,9 +22,9 @@ func TestMain(m *testing.M) {
 
 var epoch = time.Now()
 
-// newServer is one with engines of its own, for the host of the calling thread.
-func newServer() *Server {
-	ask, err := Probe(context.Background())
+// newServer is one with engines of its own, for the host of the calling thread, that uses some bits of marks.
+func newServer(marks uint32) *Server {
+	ask, err := Probe(context.Background(), marks)
 	if err != nil {
 		panic(err)
 	}
@@ -43,15 +43,15 @@ type node struct {
 
 func newNode(t *testing.T, cfg testbed.Config) *node {
 	t.Helper()
-	return newNodeOf(t, cfg, nil)
+	return newNodeOf(t, cfg, Mask, nil)
 }
 
-// newNodeOf is newNode with a server that says how long verdicts take.
-func newNodeOf(t *testing.T, cfg testbed.Config, took func(int, time.Duration)) *node {
+// newNodeOf is newNode with other bits of marks, and a server that says how long verdicts take.
+func newNodeOf(t *testing.T, cfg testbed.Config, marks uint32, took func(int, time.Duration)) *node {
 	t.Helper()
 	n := new(node)
 	n.Lab = lab.New(t, cfg, func(family int) lab.Engine { return engine{n.Server, n.Server.Engines[family]} })
-	n.Node.DoT(t, func() error { n.Server = newServer(); return nil })
+	n.Node.DoT(t, func() error { n.Server = newServer(marks); return nil })
 	n.took = took
 	n.Node.DoT(t, n.Start)
 	t.Cleanup(func() { _ = n.Close() })
@@ -170,7 +170,7 @@ func (n *node) ends(s lb.Service, ask func(lb.Service) string) {
 	}
 	n.Node.DoT(n.T, n.Start)
 	n.Node.DoT(n.T, func() error {
-		if err := newServer().Start(); !errors.Is(err, syscall.EPERM) {
+		if err := newServer(Mask).Start(); !errors.Is(err, syscall.EPERM) {
 			n.T.Errorf("a second server: %v, want EPERM", err)
 		}
 		return nil

@@ -4,7 +4,7 @@ import "context"
 
 // Rules are those of both families. Fields are set before the first call. It is for one goroutine.
 type Rules struct {
-	Mark uint32 // the bit of a packet's mark that is used; 0: 0x200000
+	Mark uint32 // the bit of a packet's mark that is used; needed where Sync turns rules on
 
 	state // of the platform
 }

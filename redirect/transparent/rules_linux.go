@@ -1,7 +1,6 @@
 package transparent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +16,6 @@ import (
 
 const (
 	tableName = "sluice-transparent"
-
-	// standardMark is a bit that neither kube-proxy nor the common network plugins use.
-	standardMark = 1 << 21
 
 	// priority of the rule is before that of the main table, and routeTable has a number that no one else is known
 	// to use.
@@ -42,7 +38,7 @@ func (r *Rules) sync(ipv6, on bool) (err error) {
 	if r.known[at] && r.on[at] == on {
 		return nil
 	}
-	f := family{ipv6, cmp.Or(r.Mark, standardMark)}
+	f := family{ipv6, r.Mark}
 	if !on {
 		err = f.remove()
 	} else if r.tables[at], err = f.add(); err != nil {
@@ -69,7 +65,7 @@ func (r *Rules) verify() bool {
 		if !on {
 			continue
 		}
-		f := family{i == 1, cmp.Or(r.Mark, standardMark)}
+		f := family{i == 1, r.Mark}
 		if same, err := r.tables[i].Verify(context.Background()); err != nil || !same || !f.routed() {
 			r.known[i], intact = false, false
 		}
@@ -98,6 +94,9 @@ func (f family) add() (*nft.Table, error) {
 	if err := netlink.RuleAdd(f.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("add rule of the routing policy: %w", err)
 	}
+	if err := f.unrule(f.mark); err != nil {
+		return nil, err
+	}
 	table := &nft.Table{Name: tableName, IPv6: f.ipv6}
 	const mangle = -150
 	hook := &nft.Hook{Type: "filter", Number: unix.NF_INET_PRE_ROUTING, Priority: mangle}
@@ -108,9 +107,8 @@ func (f family) add() (*nft.Table, error) {
 
 // routed reports whether the rule and the route are there.
 func (f family) routed() bool {
-	rule := f.rule()
-	rules, err := netlink.RuleListFiltered(f.number(), rule, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY)
-	if err != nil || !slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Mark == rule.Mark }) {
+	rules, err := f.rules()
+	if err != nil || !slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Mark == f.mark }) {
 		return false
 	}
 	routes, err := netlink.RouteListFiltered(f.number(), &netlink.Route{Table: routeTable}, netlink.RT_FILTER_TABLE)
@@ -120,9 +118,7 @@ func (f family) routed() bool {
 // remove removes all of it, in the reverse order, as far as it is there.
 func (f family) remove() error {
 	_, err := nft.Remove(f.ipv6, tableName)
-	if ruleErr := netlink.RuleDel(f.rule()); !absent(ruleErr) {
-		err = errors.Join(err, fmt.Errorf("delete rule of the routing policy: %w", ruleErr))
-	}
+	err = errors.Join(err, f.unrule(0))
 	routes, listErr := netlink.RouteListFiltered(f.number(), &netlink.Route{Table: routeTable}, netlink.RT_FILTER_TABLE)
 	if !absent(listErr) {
 		err = errors.Join(err, fmt.Errorf("list routes: %w", listErr))
@@ -130,6 +126,29 @@ func (f family) remove() error {
 	for i := range routes {
 		if delErr := netlink.RouteDel(&routes[i]); !absent(delErr) {
 			err = errors.Join(err, fmt.Errorf("delete route: %w", delErr))
+		}
+	}
+	return err
+}
+
+// rules returns our rules of the routing policy, with any mark: an earlier process may have used another one.
+func (f family) rules() ([]netlink.Rule, error) {
+	return netlink.RuleListFiltered(f.number(), f.rule(), netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY)
+}
+
+// unrule deletes our rules of the routing policy with other marks than one.
+func (f family) unrule(but uint32) (err error) {
+	rules, listErr := f.rules()
+	if !absent(listErr) {
+		return fmt.Errorf("list rules of the routing policy: %w", listErr)
+	}
+	for i := range rules {
+		if rules[i].Mark == but {
+			continue
+		}
+		rules[i].Family = f.number()
+		if delErr := netlink.RuleDel(&rules[i]); !absent(delErr) {
+			err = errors.Join(err, fmt.Errorf("delete rule of the routing policy: %w", delErr))
 		}
 	}
 	return err
@@ -170,5 +189,5 @@ func (f family) route() (*netlink.Route, error) {
 }
 
 func cleanup(context.Context) error {
-	return netfilter.EachFamily(func(ipv6 bool) error { return family{ipv6, standardMark}.remove() })
+	return netfilter.EachFamily(func(ipv6 bool) error { return family{ipv6: ipv6}.remove() })
 }

@@ -32,7 +32,8 @@ func TestSync(t *testing.T) {
 			testbed.Check(t, r.Sync(ipv6, on))
 		}
 	}
-	first := new(Rules)
+	const mark = 1 << 31
+	first := &Rules{Mark: mark}
 	sync(first, false)
 	if now := state(); now != before {
 		t.Errorf("there is something: %s", now)
@@ -42,7 +43,7 @@ func TestSync(t *testing.T) {
 	if made == before || !first.Verify() {
 		t.Fatalf("there is nothing: %s", made)
 	}
-	next := new(Rules)
+	next := &Rules{Mark: mark}
 	sync(next, true)
 	if now := state(); now != made {
 		t.Errorf("after a hand-over\n%s\nbefore\n%s", now, made)
@@ -59,6 +60,10 @@ func TestSync(t *testing.T) {
 		if now := state(); now != made || !next.Verify() {
 			t.Errorf("after %v\n%s\nbefore\n%s", remove, now, made)
 		}
+	}
+	sync(&Rules{Mark: 1 << 30}, true) // of another flag
+	if now := state(); now != strings.ReplaceAll(made, "0x80000000", "0x40000000") {
+		t.Errorf("with another mark\n%s\nbefore\n%s", now, made)
 	}
 	sync(new(Rules), false) // of a process that has crashed
 	if now := state(); now != before {

@@ -405,6 +405,7 @@ func (s *settings) checkOwn() {
 	if d := s.Kernel.RulesLifetime; d%time.Second != 0 || d > maxLifetime {
 		s.reject("rules-lifetime", "%v: give whole seconds up to %v, like 10m, or 0", d, maxLifetime)
 	}
+	s.checkMarks()
 	if f := s.Metrics.Families; f != BasicFamilies && f != AllFamilies {
 		s.reject("metrics-service-families", "%q is unknown: give basic or all", f)
 	}

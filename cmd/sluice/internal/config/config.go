@@ -128,6 +128,10 @@ type Kernel struct {
 	// RulesLifetime is how long rules match after the end of the process that has written them, whatever ended it, in
 	// whole seconds; 0: until they are removed.
 	RulesLifetime time.Duration
+
+	// MarkMask is the bits of packet marks that data path queue and transparent use, at least 16 consecutive ones. The
+	// bit of masquerading is not among them.
+	MarkMask uint32
 }
 
 // Metrics bounds the series that the number of Services and endpoints makes more.

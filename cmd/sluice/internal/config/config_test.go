@@ -64,6 +64,21 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestMarkMask: other bits of marks may be used, beside which there is one for masquerading.
+func TestMarkMask(t *testing.T) {
+	for args, want := range map[string]uint32{
+		"--manifests=a":                                                    0xffff0000,
+		"--manifests=a --mark-mask=0x7fff8000":                             0x7fff8000,
+		"--manifests=a --mark-mask=0xffff8000":                             0xffff8000,
+		"--manifests=a --mark-mask=0x00ffff00 --iptables-masquerade-bit=0": 0x00ffff00,
+		"--manifests=a --mark-mask=65535 --iptables-masquerade-bit=31":     0xffff,
+	} {
+		if c := parse(t, strings.Fields(args)...); c.Kernel.MarkMask != want {
+			t.Errorf("%s: %#x, want %#x", args, c.Kernel.MarkMask, want)
+		}
+	}
+}
+
 func TestCleanupNeedsNoSource(t *testing.T) {
 	for _, flag := range []string{"--cleanup", "--cleanup-iptables=true"} {
 		if c := parse(t, flag, "--kubeconfig", "/no/such/file"); !c.Action.Cleanup {
@@ -228,6 +243,15 @@ func TestMistakes(t *testing.T) {
 		{"--ipvs-udp-timeout=-1s", "--ipvs-udp-timeout"},
 		{"--ipvs-exclude-cidrs 10.0.0.1", "--ipvs-exclude-cidrs"},
 		{"--iptables-masquerade-bit 32", "--iptables-masquerade-bit 32: give 0 to 31"},
+		{"--mark-mask bits", `--mark-mask "bits": give at least 16 consecutive bits, like 0xffff0000`},
+		{"--mark-mask=", `--mark-mask "": give at least 16 consecutive bits`},
+		{"--mark-mask 0", `--mark-mask "0": give at least 16 consecutive bits`},
+		{"--mark-mask 0xfffe0000", `--mark-mask "0xfffe0000": give at least 16 consecutive bits`},
+		{"--mark-mask 0xff00ff00", `--mark-mask "0xff00ff00": give at least 16 consecutive bits`},
+		{"--mark-mask 0x1ffff0000", `--mark-mask "0x1ffff0000": give at least 16 consecutive bits`},
+		{"--mark-mask 0xffff", "--mark-mask 0xffff holds bit 14 of --iptables-masquerade-bit: move one of them"},
+		{"--iptables-masquerade-bit 20",
+			"--mark-mask 0xffff0000 holds bit 20 of --iptables-masquerade-bit: move one of them"},
 		{"--oom-score-adj 1001", "--oom-score-adj"},
 		{"--conntrack-min=-1", "--conntrack-min"},
 		{"--conntrack-max=-1", "--conntrack-max"},

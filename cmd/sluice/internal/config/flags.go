@@ -27,6 +27,7 @@ type settings struct {
 	healthzPort, metricsPort int32
 	logToStderr              bool
 	cleanupOnExit            bool
+	markMask                 string
 	modeless                 bool // the file has an empty mode
 	logFile, logDir          string
 	given                    map[string]any // fields that the file has

@@ -15,6 +15,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
+	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -208,6 +209,9 @@ func (s *settings) kernelGroups() []group {
 			{"rules-lifetime", "", &s.Kernel.RulesLifetime, "`DURATION` after which rules match nothing any more " +
 				"when no Sluice runs, so that they do not stand in the way of another proxy; in whole seconds; " +
 				"0: for ever; with iptables it needs ipset"},
+			{"mark-mask", "", &s.markMask, "`MASK` of the bits of packet marks that data path queue numbers " +
+				"endpoints in and whose highest bit transparent uses: at least 16 consecutive bits, without that of " +
+				"--iptables-masquerade-bit"},
 			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
 				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
 			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
@@ -402,7 +406,7 @@ func declare() (*settings, []group) {
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.AccessLog = AccessLog{File: accesslog.Stdout, Format: accesslog.JSON, Sample: 1}
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
-	s.Kernel.RulesLifetime = 10 * time.Minute
+	s.Kernel.RulesLifetime, s.markMask = 10*time.Minute, fmt.Sprintf("%#x", uint32(queue.Mask))
 	s.Metrics.Services, s.Metrics.Families = 1000, BasicFamilies
 	s.Log.MaxSize, s.logToStderr = 1800, true
 	s.healthzPort, s.metricsPort, s.Page = healthzPort, metricsPort, PageAuto

@@ -116,6 +116,7 @@ func Run(ctx context.Context, o Options) error {
 		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
+	d.background.Go(func() { d.steering.warnMarks(running) })
 	d.serveAPI()
 	d.background.Go(func() { d.history.Run(running) })
 	d.Upgrade.Serve(d.state(), func(err error) {
@@ -202,7 +203,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Moving:   &agent.Moving{Move: d.data.udp.Move, Leave: d.data.udp.Leave, Settle: d.data.udp.Settle},
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
-		NodePorts: d.control.nodePorts, Transparency: &transparency{tcp: d.data.tcp},
+		NodePorts: d.control.nodePorts, Transparency: newTransparency(d.data.tcp, d.Config.Kernel.MarkMask),
 		Room:       func(have int) bool { return d.data.room(sharesOf(&c.DataPath).Service, have) },
 		Large:      node.CollectLess,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },

@@ -52,15 +52,11 @@ func newQueues(log *zap.Logger) *queues {
 
 // queueEngine gives a family the engine for data path queue.
 func (s *steering) queueEngine(ctx context.Context, f *agent.Family, t *steeredFamily) {
-	err := s.queues.probe(ctx)
+	err := s.queues.probe(ctx, s.config.Kernel.MarkMask)
 	e := &nftables.Engine{IPv6: t.ipv6, Ask: s.queues.server.Ask, Lifetime: s.config.Kernel.RulesLifetime}
 	e.Ask.Share, e.Ask.Defaults = sharesOf(&s.config.DataPath).Service, s.config.DataPath.Policies
 	rules := &s.config.Document.NFTables
 	e.Masquerade = s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll)
-	if err == nil && e.Mark()&e.Ask.Mask != 0 {
-		err = fmt.Errorf("bits 16 to 31 of marks are for the numbers of endpoints, and one is for masquerading: "+
-			"give a masquerade bit below 16 in place of %d", *rules.MasqueradeBit)
-	}
 	if err == nil {
 		err = e.Probe(ctx)
 	}
@@ -84,9 +80,9 @@ func familyOf(ipv6 bool) int {
 }
 
 // probe finds out once how the kernel can ask.
-func (q *queues) probe(ctx context.Context) (err error) {
+func (q *queues) probe(ctx context.Context, marks uint32) (err error) {
 	if q.server.Ask.Count == 0 {
-		q.server.Ask, err = queue.Probe(ctx)
+		q.server.Ask, err = queue.Probe(ctx, marks)
 	}
 	return err
 }

@@ -21,6 +21,8 @@ func newQueues(*zap.Logger) *queues { return nil }
 
 func (*steering) queueEngine(context.Context, *agent.Family, *steeredFamily) {}
 
+func (*steering) warnMarks(context.Context) {}
+
 func (*queues) choose(*lb.Balancer, shares.Shares) {}
 
 func (*queues) tell(*kernelflows.Flows) {}

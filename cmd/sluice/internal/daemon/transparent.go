@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"math/bits"
+
 	"github.com/sluice-lb/sluice/redirect/transparent"
 	"github.com/sluice-lb/sluice/tcp"
 )
@@ -9,6 +11,12 @@ import (
 type transparency struct {
 	transparent.Rules
 	tcp *tcp.Server
+}
+
+// newTransparency uses the highest bit of marks, which data path queue needs for more than half its numbers only. Even
+// then the two meet on no packet: queue marks the first packet of a flow, and transparent marks answers.
+func newTransparency(of *tcp.Server, marks uint32) *transparency {
+	return &transparency{transparent.Rules{Mark: 1 << (bits.Len32(marks) - 1)}, of}
 }
 
 // Sync leaves the rules until the last connection that needs them has ended: it is called again from time to time.

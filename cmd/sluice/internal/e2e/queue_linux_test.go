@@ -241,14 +241,51 @@ func TestQueueUnavailable(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
 	queued(l, lab.Movable{Name: "web", Addr: lab.WebAddr, Protocol: "TCP", Port: 8080})
-	l.Start("--iptables-masquerade-bit", "20") // which is one of those that number endpoints
+	withoutTrials(l)
+	l.Start()
 	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
 	if n := l.Metric("sluice_data_path_fallbacks"); n != 1 || l.Metric(`sluice_service_data_path{path="userspace"}`) != 1 {
 		t.Errorf("%v fallbacks, want 1, to user space", n)
 	}
-	if !strings.Contains(l.Log.String(), "give a masquerade bit below 16 in place of 20") {
-		t.Errorf("the log does not say what to do:\n%s", l.Log.String())
+	if !strings.Contains(l.Log.String(), "operation not permitted") {
+		t.Errorf("the log does not say why:\n%s", l.Log.String())
 	}
+}
+
+// TestForeignMarks: a start says whose rules use the same bits of marks.
+func TestForeignMarks(t *testing.T) {
+	t.Parallel()
+	const says = "another program uses the same mark bits"
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.Node.Run(t, "iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-j", "MARK", "--set-xmark", "0x80000/0x80000")
+	l.Start()
+	testbed.Eventually(t, "the log says so", func() bool { return strings.Contains(l.Log.String(), says) })
+	for _, want := range []string{"mangle", "PREROUTING", "--mark-mask"} {
+		if !strings.Contains(l.Log.String(), want) {
+			t.Errorf("the log does not name %s:\n%s", want, l.Log.String())
+		}
+	}
+}
+
+// withoutTrials makes the kernel refuse every rule that the node's Sluice tries for data paths nftables and queue:
+// another program owns the table of these trials.
+func withoutTrials(l *lab.Lab) {
+	l.T.Helper()
+	owner := l.Node.Command(context.Background(), "nft", "-i")
+	stdin, err := owner.StdinPipe()
+	testbed.Check(l.T, err)
+	testbed.Check(l.T, owner.Start())
+	l.T.Cleanup(func() {
+		_ = stdin.Close()
+		_ = owner.Wait()
+	})
+	for _, family := range []string{"ip", "ip6"} {
+		_, err := fmt.Fprintf(stdin, "add table %s sluice-services-trial { flags owner; }\n", family)
+		testbed.Check(l.T, err)
+	}
+	testbed.Eventually(l.T, "another program owns the tables", func() bool {
+		return strings.Count(l.Output("nft", "list", "tables"), "sluice-services-trial") == 2
+	})
 }
