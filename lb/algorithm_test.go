@@ -65,8 +65,8 @@ func TestDefaultScheduler(t *testing.T) {
 	}
 }
 
-// 70/30/0 is exact over any 100, and so is every round of other weights; no backend waits for longer than for two of its
-// turns, or has two more than are due.
+// 70/30/0 is exact over any 100, and so is every round of other weights; no backend waits for longer than for two of
+// its turns, or has two more than are due.
 func TestTurnsByWeight(t *testing.T) {
 	b := balancing(t, by("rr", 70, 30, 0))
 	var last []netip.AddrPort

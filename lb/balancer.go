@@ -179,7 +179,7 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 // the local set is.
 func (s *service) noBackend(f *Flow) error {
 	if len(s.rings[clusterSet]) == 0 {
-		if f.Forwarded || s.state.policies.Load().Hold <= 0 { // else Hold is asked, which counts those that are not held
+		if f.Forwarded || s.state.policies.Load().Hold <= 0 { // else Hold counts those that are not held
 			s.state.noBackend.Add(1)
 		}
 		return ErrNoBackend

@@ -6,8 +6,9 @@ import "net/netip"
 
 // Checked says that a backend passes its active checks, or why it fails them: then it gets no new connections, as if it
 // was ejected, and a Service of which too few would stay uses all (Outlier.PanicThreshold). by is the protocol of the
-// checks, 0 if there are none any more. A check by the protocol of the Service ends an ejection when it passes. now is on
-// the clock of Flow.Now. A backend that the current table does not have is ignored, and so is what is known already.
+// checks, 0 if there are none any more. A check by the protocol of the Service ends an ejection when it passes. now
+// is on the clock of Flow.Now. A backend that the current table does not have is ignored, and so is what is known
+// already.
 func (b *Balancer) Checked(id ID, addr netip.AddrPort, by Protocol, failed error, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -43,7 +43,8 @@ func (c Choice) CountsInFlight() bool {
 }
 
 // Live reports whether the backend is still in the current table and ready or
-// serving, and for UDP not left out as a bad one. It is one atomic load, for each datagram of a flow that does not end by itself.
+// serving, and for UDP not left out as a bad one. It is one atomic load, for each datagram of a flow that does not
+// end by itself.
 func (c Choice) Live() bool {
 	return c.backend != nil && c.backend.condition.Load()&live != 0
 }

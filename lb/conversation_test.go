@@ -143,7 +143,8 @@ func TestConversationsMove(t *testing.T) {
 	}
 }
 
-// Keys of different clients, addresses and frontends differ; those of one do not, in another Balancer with the same Seed.
+// Keys of different clients, addresses and frontends differ; those of one do not, in another Balancer with the same
+// Seed.
 func TestConversationKey(t *testing.T) {
 	client, local := netip.MustParseAddrPort("192.0.2.1:4000"), netip.MustParseAddr("192.0.2.9")
 	f := Frontend{UDP, netip.MustParseAddrPort("10.96.0.1:53")}

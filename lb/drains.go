@@ -39,7 +39,8 @@ type cover struct {
 
 // covers reports whether an endpoint of a service at the host of d is one of those.
 func (d cover) covers(id *ID, port uint16) bool {
-	return (d.of == Name{} || d.of == id.Service()) && (d.Addr.Port() == 0 || d.Addr.Port() == port) && (d.Service == Name{} || d.Service == id.Service())
+	return (d.of == Name{} || d.of == id.Service()) && (d.Service == Name{} || d.Service == id.Service()) &&
+		(d.Addr.Port() == 0 || d.Addr.Port() == port)
 }
 
 // Drains are all that is drained at one moment. They are immutable; nil is none.

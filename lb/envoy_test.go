@@ -8,10 +8,10 @@ import (
 )
 
 // outlierCases are what the suites of Envoy (outlier_detection_impl_test.cc) and grpc-go (outlierdetection) demand of
-// outlier detection, as far as it is of connections: not those of HTTP codes, gateway failures and success rates, which a
-// proxy of connections does not see, nor of their configuration, loggers and threads. Where they eject the only host of a
-// cluster there is a second one here that answers, since Sluice never ejects the last one. The service is of UDP, so that
-// a host returns when its time is over, as theirs does, and not by a trial.
+// outlier detection, as far as it is of connections: not those of HTTP codes, gateway failures and success rates,
+// which a proxy of connections does not see, nor of their configuration, loggers and threads. Where they eject the
+// only host of a cluster there is a second one here that answers, since Sluice never ejects the last one. The service
+// is of UDP, so that a host returns when its time is over, as theirs does, and not by a trial.
 //
 // A case is the number of hosts and then steps: "NAME=VALUE" a parameter, times in ms; "fail HOST TIMES"; "ok HOST
 // TIMES"; "at MS" the time; "judge" the interval; "hosts N" how many there are now; "is HOSTS" who must be ejected;

@@ -80,9 +80,9 @@ func (s *state) connect(limit int64) bool {
 	}
 }
 
-// Readmit is Admit for a connection that another Balancer has admitted, also beyond the limits. It counts for its client
-// only after CountClient.
-func (b *Balancer) Readmit(id ID, client netip.Addr) Admission {
+// Readmit is Admit for a connection that another Balancer has admitted, also beyond the limits. It counts for its
+// client only after CountClient.
+func (b *Balancer) Readmit(id ID) Admission {
 	snap := b.load()
 	slot, ok := snap.table.index.slot(id)
 	if !ok {

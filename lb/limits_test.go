@@ -49,7 +49,7 @@ func TestMaxConnections(t *testing.T) {
 	if n := b.Stats()[0].Limited; n != 2 {
 		t.Errorf("%d are counted, want 2", n)
 	}
-	b.Readmit(s.ID, client) // of a hand-over: beyond the limit
+	b.Readmit(s.ID) // of a hand-over: beyond the limit
 	all[1].End(number(1))
 	if _, err := admit(b, client, 0); !errors.Is(err, ErrServiceLimit) {
 		t.Errorf("after one beyond the limit: %v", err)
@@ -75,7 +75,8 @@ func TestForbiddenTakeNothing(t *testing.T) {
 	}
 }
 
-// TestClientsOfOneIPv6Host: a host of IPv6 has a /64 of addresses, and the limits of one client. Affinity is by address.
+// TestClientsOfOneIPv6Host: a host of IPv6 has a /64 of addresses, and the limits of one client. Affinity is by
+// address.
 func TestClientsOfOneIPv6Host(t *testing.T) {
 	at := func(i int) netip.Addr {
 		return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 8: byte(i), 15: byte(i)}).WithZone("eth0")
@@ -87,7 +88,7 @@ func TestClientsOfOneIPv6Host(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Readmit(a.Service(), at(1))
+		b.Readmit(a.Service())
 		b.RememberClientRates(a.Service(), []ClientRate{{at(1), 1e9}})
 		if _, err := admit(b, at(2), 0); !errors.Is(err, want) {
 			t.Errorf("%+v: the third address of a host: %v, want %v", p, err, want)
@@ -276,7 +277,7 @@ func TestClientLimitAfterHandover(t *testing.T) {
 	after := balancing(t, limited)
 	for i := range all {
 		counts := all[i].CountsClient()
-		if all[i] = after.Readmit(limited.ID, client); counts {
+		if all[i] = after.Readmit(limited.ID); counts {
 			all[i] = all[i].CountClient(client)
 		}
 	}

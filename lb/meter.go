@@ -18,8 +18,8 @@ func ResumeMeter(in, out uint64) Meter { return Meter{in, out, uint32(in), uint3
 // Total returns how many bytes have come from the client, and gone to it.
 func (m *Meter) Total() (in, out uint64) { return m.in, m.out }
 
-// Add counts bytes from the client and to it, fewer than 2 GiB at once. It reports whether the Meter keeps bytes and kept
-// none before: Flush is to be called some seconds later.
+// Add counts bytes from the client and to it, fewer than 2 GiB at once. It reports whether the Meter keeps bytes and
+// kept none before: Flush is to be called some seconds later.
 func (m *Meter) Add(c Choice, in, out int) (first bool) {
 	kept := uint32(m.in) - m.countedIn | uint32(m.out) - m.countedOut
 	m.in += uint64(in)

@@ -32,7 +32,7 @@ type Waiter struct {
 	list       whose
 	flow       *Flow
 	since      int64 // when it came first; 0: it has not waited since Leave
-	until      int64 // when it has waited for long enough; 0: no wait has begun, or a Turn without a choice has ended it
+	until      int64 // when it has waited for long enough; 0: no wait has begun, or a Turn without a choice ended it
 	next, prev *Waiter
 
 	// Guarded by state.queue.mu.
@@ -345,7 +345,8 @@ func (t *inOrder) next() *Waiter {
 	return w
 }
 
-// takes reports whether k is a backend of its service for w: one that it has not failed at, unless it has failed at all.
+// takes reports whether k is a backend of its service for w: one that it has not failed at, unless it has failed at
+// all.
 func (w *Waiter) takes(k *backend, s *service) bool {
 	if !w.flow.Tried.has(k) {
 		return true

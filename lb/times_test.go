@@ -46,7 +46,7 @@ func TestTimes(t *testing.T) {
 	b := &Balancer{Loops: 2, Timed: 2}
 	b.Update(table("a", "b", "c", "d"))
 	for loop, name := range []string{"a", "b", "c", "d", "c"} {
-		b.Readmit(id(name), netip.Addr{}).Times(loop%2).Observe(Duration, int64(loop))
+		b.Readmit(id(name)).Times(loop%2).Observe(Duration, int64(loop))
 	}
 	check := func(b *Balancer, want map[string]uint64) {
 		t.Helper()
@@ -68,16 +68,16 @@ func TestTimes(t *testing.T) {
 			b.Times(func(id ID, times *Times) { other.RememberTimes(id, times) })
 		}
 		check(other, map[string]uint64{"a": 1, "": 4})
-		other.Readmit(id("a"), netip.Addr{}).Times(2).Observe(Duration, 1)
-		other.Readmit(id("b"), netip.Addr{}).Times(2).Observe(Duration, 1)
+		other.Readmit(id("a")).Times(2).Observe(Duration, 1)
+		other.Readmit(id("b")).Times(2).Observe(Duration, 1)
 		check(other, map[string]uint64{"a": 2, "": 5})
 	}
-	gone := b.Readmit(id("a"), netip.Addr{})
+	gone := b.Readmit(id("a"))
 	b.Update(table("b", "c", "d", "e"))
-	b.Readmit(id("e"), netip.Addr{}).Times(0).Observe(Duration, 1)
+	b.Readmit(id("e")).Times(0).Observe(Duration, 1)
 	gone.Times(1).Observe(Duration, 1)
 	check(b, map[string]uint64{"b": 1, "e": 1, "": 3})
-	times := b.Readmit(id("b"), netip.Addr{})
+	times := b.Readmit(id("b"))
 	if n := testing.AllocsPerRun(100, func() { times.Times(0).Observe(FirstByteTime, 5e6) }); n > 0 {
 		t.Errorf("counting allocates %g times", n)
 	}

@@ -330,8 +330,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRestartElsewhere: an INIT from the port of an association whose backend has died reaches another one, if the client
-// repeats it.
+// TestRestartElsewhere: an INIT from the port of an association whose backend has died reaches another one, if the
+// client repeats it.
 func TestRestartElsewhere(t *testing.T) {
 	for name, died := range map[string]struct{ refuses, removed bool }{
 		"silent": {}, "refuses": {refuses: true}, "removed": {removed: true}, "removed, refuses": {true, true},

@@ -38,8 +38,8 @@ func (p *proxy) ask(n int) map[string]int {
 	return answers
 }
 
-// TestEjected: of three backends one is dead. After five failed dials none of 1,000 requests goes there, the others have
-// exact turns, and it has its turns again once a trial has passed.
+// TestEjected: of three backends one is dead. After five failed dials none of 1,000 requests goes there, the others
+// have exact turns, and it has its turns again once a trial has passed.
 func TestEjected(t *testing.T) {
 	for name, dead := range map[string]netip.AddrPort{"refuses": refusing(t), "is silent": silent(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -118,8 +118,8 @@ func TestEjectedOfMany(t *testing.T) {
 	}
 }
 
-// TestResettingBackendIsEjected: a backend that accepts and resets before it has sent anything is ejected; one that resets
-// after that is not.
+// TestResettingBackendIsEjected: a backend that accepts and resets before it has sent anything is ejected; one that
+// resets after that is not.
 func TestResettingBackendIsEjected(t *testing.T) {
 	for says, want := range map[string]uint64{"": 1, "b": 0} {
 		p := startProxy(t, ejecting, naming(t, "a"), backend(t, func(c *net.TCPConn) {

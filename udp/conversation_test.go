@@ -139,8 +139,8 @@ func TestParkedNoSooner(t *testing.T) {
 	r.check()
 }
 
-// TestFloodLeaves: what a flood has taken is given back soon after it, but for conversations; and where clients go on is
-// remembered.
+// TestFloodLeaves: what a flood has taken is given back soon after it, but for conversations; and where clients go on
+// is remembered.
 func TestFloodLeaves(t *testing.T) {
 	r := newRoom(t, 1, spread)
 	r.now = eventloop.Now()

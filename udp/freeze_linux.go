@@ -51,7 +51,7 @@ type Frozen struct {
 
 	PlainIn, PlainOut bool // datagrams must go one by one, to the backend and to the client
 
-	Heard  int64 // when the backend answered first since the client's last datagram, on the clock of eventloop.Now, or 0
+	Heard  int64 // when the backend first answered the client's last datagram, on the clock of eventloop.Now, or 0
 	Awaits int64 // since when the client waits for an answer, on the same clock, or 0
 
 	Answered bool  // the backend has answered

@@ -103,8 +103,8 @@ func TestSilenceIsAllowed(t *testing.T) {
 	}
 }
 
-// TestFlowsLeaveABadBackend: a client that does not pause leaves a backend that fails its checks with its next datagram,
-// and comes back to none that is remembered; one that all others leave for has to stay.
+// TestFlowsLeaveABadBackend: a client that does not pause leaves a backend that fails its checks with its next
+// datagram, and comes back to none that is remembered; one that all others leave for has to stay.
 func TestFlowsLeaveABadBackend(t *testing.T) {
 	t.Parallel()
 	a, b := naming(t, "a"), naming(t, "b")

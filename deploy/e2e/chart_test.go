@@ -176,8 +176,8 @@ networkPolicy: {enabled: true}
 namespace: {create: true, labels: {psa: privileged}}
 `
 
-// TestChartValues: every value that values.yaml has comes into what the chart renders, and a value that it does not have,
-// or that is wrong, is refused.
+// TestChartValues: every value that values.yaml has comes into what the chart renders, and a value that it does not
+// have, or that is wrong, is refused.
 func TestChartValues(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(everyValue), 0o600); err != nil {

@@ -48,8 +48,8 @@ func containerd(t *testing.T) string {
 	return socket
 }
 
-// TestImageIsFound: a node to which the archives of make image are imported has the images under the names that the overlays
-// give them, as a kubelet asks for them, and each for the architecture of the node.
+// TestImageIsFound: a node to which the archives of make image are imported has the images under the names that the
+// overlays give them, as a kubelet asks for them, and each for the architecture of the node.
 func TestImageIsFound(t *testing.T) {
 	archives, err := filepath.Glob(filepath.Join(*images, "sluice-image*.tar"))
 	if err != nil || len(archives) != 2 {

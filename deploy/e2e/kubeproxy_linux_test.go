@@ -100,8 +100,8 @@ func (l *lab) kubeProxyRules() (proxy, kubelet []string) {
 }
 
 // TestKubeProxyThereAndBack: Sluice follows the real kube-proxy with the same file, removes what that has left, and
-// nothing of kubelet's; a Service that is deleted then is no longer answered. When Sluice is gone, and a node is cleaned
-// as overlays/uninstall does, kube-proxy serves again.
+// nothing of kubelet's; a Service that is deleted then is no longer answered. When Sluice is gone, and a node is
+// cleaned as overlays/uninstall does, kube-proxy serves again.
 func TestKubeProxyThereAndBack(t *testing.T) {
 	for _, mode := range []string{"iptables", "nftables"} {
 		t.Run(mode, func(t *testing.T) {
@@ -162,7 +162,8 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 	}
 }
 
-// removedAgain has what an update leaves, in which kube-proxy runs beside Sluice for a moment: it writes its rules again.
+// removedAgain has what an update leaves, in which kube-proxy runs beside Sluice for a moment: it writes its rules
+// again.
 func (l *lab) removedAgain() {
 	l.t.Helper()
 	l.onNode("iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES")
@@ -172,7 +173,8 @@ func (l *lab) removedAgain() {
 	})
 }
 
-// TestBesideKubeProxy: with a label of its own Sluice leaves alone what kube-proxy has, which serves the other Services.
+// TestBesideKubeProxy: with a label of its own Sluice leaves alone what kube-proxy has, which serves the other
+// Services.
 func TestBesideKubeProxy(t *testing.T) {
 	l := newLab(t)
 	l.asKubeProxy()

@@ -51,8 +51,8 @@ type figure struct {
 	value float64
 }
 
-// BenchmarkScale measures Sluice beside the real kube-proxy in a large cluster: the time until they serve, what a change
-// of one endpoint takes, and what forwarding costs. It prints a table, with the medians of the rounds.
+// BenchmarkScale measures Sluice beside the real kube-proxy in a large cluster: the time until they serve, what a
+// change of one endpoint takes, and what forwarding costs. It prints a table, with the medians of the rounds.
 //
 //   - served: from the start until a connection to the last Service is answered.
 //   - change: from when a watch reports that one of the endpoints of a Service is another one until a new connection is
@@ -60,8 +60,9 @@ type figure struct {
 //   - CPU a change: of the process and of the programs that it runs; in user space with what those connections cost.
 //   - burst: from the first write of up to 1,000 slices until the change of the last one shows.
 //   - first byte: of one client after the other, from its SYN on.
-//   - short connections and requests: of 32 clients. CPU is the machine's, since the kernel forwards in the time of clients
-//     and servers.
+//   - short connections and requests: of 32 clients. CPU is the machine's, since the kernel forwards in the time of
+//
+// clients     and servers.
 func BenchmarkScale(b *testing.B) {
 	if scale.endpoints < 1 || scale.endpoints > 100 {
 		b.Fatalf("-endpoints %d: give 1 to 100", scale.endpoints)

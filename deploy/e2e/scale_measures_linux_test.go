@@ -129,9 +129,9 @@ func (m *many) burst(last string) []figure {
 	return []figure{{fmt.Sprintf("burst of %d s", n), at.Sub(start).Seconds()}}
 }
 
-// serveLoad starts a process that answers load at the first pod. Neither side remembers connections that have ended: the
-// node forgets them between two systems, and has new ones come from ports of those, which TCP refuses for a minute if
-// their time stamps are older (tcp_timewait_state_process of Linux).
+// serveLoad starts a process that answers load at the first pod. Neither side remembers connections that have ended:
+// the node forgets them between two systems, and has new ones come from ports of those, which TCP refuses for a
+// minute if their time stamps are older (tcp_timewait_state_process of Linux).
 func (m *many) serveLoad() {
 	m.t.Helper()
 	for _, host := range []*testbed.Host{m.Pods[0], m.Client} {

@@ -19,8 +19,8 @@ func containerArgs(c *corev1.Container) []string {
 	return append([]string{"--no-new-privs", bounds, *sluice}, c.Args...)
 }
 
-// TestUninstall: the API server takes the overlay; its init container fails while a Sluice runs, and then removes all that
-// it has left; the container after it waits until it is to end.
+// TestUninstall: the API server takes the overlay; its init container fails while a Sluice runs, and then removes all
+// that it has left; the container after it waits until it is to end.
 func TestUninstall(t *testing.T) {
 	l := newLab(t)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}} // a controller makes it in a cluster

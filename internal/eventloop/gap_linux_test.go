@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestGap: where the loop has stood still, as in a process that was stopped, all that waits in sockets is handled before
-// a timer fires, also more than one turn takes.
+// TestGap: where the loop has stood still, as in a process that was stopped, all that waits in sockets is handled
+// before a timer fires, also more than one turn takes.
 func TestGap(t *testing.T) {
 	g := newGroup(t, 1)
 	l := g.Loops()[0]

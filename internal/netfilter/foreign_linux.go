@@ -96,7 +96,8 @@ func (r *markReader) match(value uint32) {
 	r.loaded = false
 }
 
-// compat follows the match and the target of iptables, which begin with a mark and its mask (linux/netfilter/xt_mark.h).
+// compat follows the match and the target of iptables, which begin with a mark and its mask
+// (linux/netfilter/xt_mark.h).
 func (r *markReader) compat(data nfnl.Value) {
 	name, info := data.Find(unix.NFTA_TARGET_NAME).String(), data.Find(unix.NFTA_TARGET_INFO).Bytes
 	if name != "mark" && name != "MARK" || len(info) < 8 {

@@ -118,7 +118,7 @@ func (cs *Claims) over(c Claim, free Room, count *Counters) *atomic.Uint64 {
 // Adopt claims a connection that another process has had, whether or not it is within the shares. counted says whether
 // it counts for the client's limits (CountsClient). One whose Service has gone is of none.
 func (cs *Claims) Adopt(id lb.ID, client netip.Addr, counted bool) (c Claim) {
-	admission := cs.lb.Readmit(id, client)
+	admission := cs.lb.Readmit(id)
 	if counted {
 		admission = admission.CountClient(client)
 	}

@@ -113,7 +113,8 @@ func TestClientShare(t *testing.T) {
 	}
 }
 
-// TestClientShareOfIPv6: the addresses of a /64 have the share of one client, and each connection keeps its own address.
+// TestClientShareOfIPv6: the addresses of a /64 have the share of one client, and each connection keeps its own
+// address.
 func TestClientShareOfIPv6(t *testing.T) {
 	var n Counters
 	cs := NewClaims(shares.Shares{Service: 100, Client: 75}, services(t, nil), 0)

@@ -92,7 +92,8 @@ func (sh *Shard[C]) wake() {
 	}
 }
 
-// StartDrain starts draining. Held clients are refused, since a process that ends gets no table with a backend any more.
+// StartDrain starts draining. Held clients are refused, since a process that ends gets no table with a backend any
+// more.
 func (sh *Shard[C]) StartDrain() {
 	for e := sh.held.first; e != nil; {
 		d := e.value

@@ -212,7 +212,8 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 	}
 	if conn.Choice.Policies().Watched() {
 		a := sh.walk.ageOf(c, now)
-		k.Answered, k.Active, k.ClientEnd, k.BackendEnd, k.Chance = a.born, a.active, a.clientEnd, a.backendEnd, a.chance
+		k.Answered, k.Active, k.Chance = a.born, a.active, a.chance
+		k.ClientEnd, k.BackendEnd = a.clientEnd, a.backendEnd
 	}
 	if n := sh.notes[c]; n != nil {
 		k.Why = n.why

@@ -32,8 +32,8 @@ func commands() []string {
 	return []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}
 }
 
-// TestChainsAndTables: kube-proxy's chains, in both backends and families, and its tables go, and nothing of others. Again
-// there is nothing to remove.
+// TestChainsAndTables: kube-proxy's chains, in both backends and families, and its tables go, and nothing of others.
+// Again there is nothing to remove.
 func TestChainsAndTables(t *testing.T) {
 	t.Parallel()
 	n := testbed.NewT(t, testbed.Config{})

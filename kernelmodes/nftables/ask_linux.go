@@ -26,7 +26,8 @@ const (
 )
 
 // fewEvents are the events of conntrack that all connections have (enum ip_conntrack_events of
-// linux/netfilter/nf_conntrack_common.h), without IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of state.
+// linux/netfilter/nf_conntrack_common.h), without IPCT_ASSURED and IPCT_PROTOINFO, which come with each change of
+// state.
 const fewEvents = 0xffff &^ (1<<4 | 1<<5)
 
 // askHooks come after conntrack, and before nat: a packet leaves a queue for the next base chain.

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestFewEvents: of connections to a Service of which it does not matter what is in flight conntrack says only that they
-// are answered, and nothing is kept of them. When it matters, what is open is found, and what comes then is followed to
-// its end.
+// TestFewEvents: of connections to a Service of which it does not matter what is in flight conntrack says only that
+// they are answered, and nothing is kept of them. When it matters, what is open is found, and what comes then is
+// followed to its end.
 func TestFewEvents(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(lab.Family(v6), func(t *testing.T) {
@@ -104,8 +104,8 @@ func TestAnswering(t *testing.T) {
 	}
 }
 
-// TestDrained: a connection that is not followed any more ends when an operator has drained its endpoint and its entry was
-// deleted, of which conntrack says nothing; others go on.
+// TestDrained: a connection that is not followed any more ends when an operator has drained its endpoint and its
+// entry was deleted, of which conntrack says nothing; others go on.
 func TestDrained(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 4})

@@ -192,8 +192,8 @@ func TestCrash(t *testing.T) {
 	testbed.Check(t, p.Wait(t.Context()))
 }
 
-// TestTakeOver: while one process answers and the rules are already those of the next, each flow gets where the first one
-// says, though the next has other endpoints in another order; then the next one answers. No SYN is lost.
+// TestTakeOver: while one process answers and the rules are already those of the next, each flow gets where the first
+// one says, though the next has other endpoints in another order; then the next one answers. No SYN is lost.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 3}, func(int) lab.Engine { return new(nftables.Engine) })

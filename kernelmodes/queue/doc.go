@@ -14,12 +14,12 @@
 // reset, or its entry has gone. Where that does not matter (lb.Policies.CountsInFlight) a flow of UDP is not in flight,
 // and a connection of TCP is until it is answered; conntrack's table says what is open there. An endpoint that resets
 // the first packet of a connection, or has not answered it in 250 ms, has failed. In the second case the entry is
-// deleted, if there is another endpoint, so that the client's next SYN is asked about again. The kernel says whose reset
-// it was only if it counts packets (net.netfilter.nf_conntrack_acct): else each client is believed once in an interval
-// (see package lb), and so is one that meets silence, unless the Service has answered it a moment ago: a policy of the
-// network may be silent to it everywhere. One Service, or one client, has a share only of the flows that are known
-// (package shares). Where the kernel has no events ([Server.Cannot]) flows are not in flight: least connections takes
-// turns.
+// deleted, if there is another endpoint, so that the client's next SYN is asked about again. The kernel says whose
+// reset it was only if it counts packets (net.netfilter.nf_conntrack_acct): else each client is believed once in an
+// interval (see package lb), and so is one that meets silence, unless the Service has answered it a moment ago: a
+// policy of the network may be silent to it everywhere. One Service, or one client, has a share only of the flows
+// that are known (package shares). Where the kernel has no events ([Server.Cannot]) flows are not in flight: least
+// connections takes turns.
 //
 // What has to wait or to be admitted is user space: here are neither limits nor queues of clients.
 //

@@ -91,8 +91,8 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestDenied: a client that every endpoint is silent to, as a policy of the network has it, has none ejected that serves
-// others.
+// TestDenied: a client that every endpoint is silent to, as a policy of the network has it, has none ejected that
+// serves others.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 4})
@@ -181,7 +181,8 @@ func (n *node) send(raw net.PacketConn, from, to netip.AddrPort, flags byte, seq
 	testbed.Check(n.T, err)
 }
 
-// TestClientResets: a client that resets what it has opened, which looks as if the endpoint had refused, has none ejected.
+// TestClientResets: a client that resets what it has opened, which looks as if the endpoint had refused, has none
+// ejected.
 func TestClientResets(t *testing.T) {
 	t.Parallel()
 	n, s, _ := failing(t, false, false, lb.Policies{})

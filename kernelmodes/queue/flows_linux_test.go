@@ -407,8 +407,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestStray: a packet in the midst of a connection that conntrack has forgotten goes where the connection did, if that is
-// known, and what becomes of it is held against no endpoint.
+// TestStray: a packet in the midst of a connection that conntrack has forgotten goes where the connection did, if
+// that is known, and what becomes of it is held against no endpoint.
 func TestStray(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 4})

@@ -124,8 +124,8 @@ func part(sorted []time.Duration, of float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(of*float64(len(sorted))))].Round(100 * time.Nanosecond)
 }
 
-// took has how long verdicts took, by tenths of a microsecond: from when packets were read until the kernel had taken the
-// verdicts on all that were decided together, divided by how many these are.
+// took has how long verdicts took, by tenths of a microsecond: from when packets were read until the kernel had taken
+// the verdicts on all that were decided together, divided by how many these are.
 type took [10000]atomic.Uint64
 
 func (v *took) add(packets int, d time.Duration) {

@@ -17,11 +17,13 @@ import (
 )
 
 // Probe returns what engines are to be made with, a queue for each core, and checks that this host can forward so: with
-// queues of nf_tables, or else by the target of iptables. marks are their Ask.Mask. The error is that of the engine's Probe.
+// queues of nf_tables, or else by the target of iptables. marks are their Ask.Mask. The error is that of the engine's
+// Probe.
 func Probe(ctx context.Context, marks uint32) (ask nftables.Ask, err error) {
 	for _, events := range []bool{true, false} {
 		for _, target := range []bool{false, true} {
-			ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: marks, Target: target, Events: events}
+			ask = nftables.Ask{First: First, Count: uint16(runtime.NumCPU()), Mask: marks, Target: target,
+				Events: events}
 			if err = (&nftables.Engine{Ask: ask}).Probe(ctx); err == nil {
 				return ask, nil
 			}

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// The flows that can be known are divided into shares of Services and clients, as descriptors are in user space, so that
-// none is without because of others.
+// The flows that can be known are divided into shares of Services and clients, as descriptors are in user space, so
+// that none is without because of others.
 
 // tally is how much of something each Service and each client has. The zero tally is none. It is for one goroutine.
 type tally struct {

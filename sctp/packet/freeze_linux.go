@@ -56,7 +56,8 @@ func (a *assoc) freeze() engine.Frozen {
 		p.Backend = a.backend.freeze()
 	}
 	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(),
-		Kept: session.Kept{Born: a.born, Active: a.active, Counted: a.claim.CountsClient()}, Left: a.sh.loop.Left(&a.timer), Packets: p}
+		Kept: session.Kept{Born: a.born, Active: a.active, Counted: a.claim.CountsClient()},
+		Left: a.sh.loop.Left(&a.timer), Packets: p}
 	f.Kept.In, f.Kept.Out = a.meter.Total()
 	if a.note != nil {
 		f.Kept.Why = a.note.why

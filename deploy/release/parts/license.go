@@ -82,7 +82,8 @@ func (m *module) license(folder string) error {
 		licenses = append(licenses, classify(string(content))...)
 	}
 	if len(licenses) == 0 {
-		return fmt.Errorf("unknown licence of %s %s in %s: add a sentence of it to license.go", m.Path, m.Version, folder)
+		return fmt.Errorf("unknown licence of %s %s in %s: add a sentence of it to license.go", m.Path, m.Version,
+			folder)
 	}
 	slices.Sort(licenses)
 	m.License = strings.Join(slices.Compact(licenses), " AND ")

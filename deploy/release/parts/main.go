@@ -45,15 +45,18 @@ func main() {
 }
 
 func run() error {
-	version := flag.String("version", "", "`VERSION` of the release")
-	seconds := flag.Int64("time", 0, "`SECONDS` from 1970 to the commit that is released")
-	out := flag.String("out", "dist", "`FOLDER` to write to")
-	flag.Parse()
-	if *version == "" || flag.NArg() == 0 {
+	fs := flag.NewFlagSet("parts", flag.ExitOnError)
+	version := fs.String("version", "", "`VERSION` of the release")
+	seconds := fs.Int64("time", 0, "`SECONDS` from 1970 to the commit that is released")
+	out := fs.String("out", "dist", "`FOLDER` to write to")
+	if err := fs.Parse(os.Args[1:]); err != nil {
+		return err
+	}
+	if *version == "" || fs.NArg() == 0 {
 		return fmt.Errorf("give -version and the programs")
 	}
 	r := release{Version: *version, Time: time.Unix(*seconds, 0).UTC()}
-	if err := r.read(flag.Args()); err != nil {
+	if err := r.read(fs.Args()); err != nil {
 		return err
 	}
 	for name, content := range map[string]any{
@@ -121,8 +124,8 @@ func (r *release) notice() string {
 				continue
 			}
 			written[t.Content] = true
-			fmt.Fprintf(&b, "\n%s\n%s of %s\n\n%s\n", strings.Repeat("=", 80), t.Name, strings.Join(r.having(t.Content), ", "),
-				strings.TrimRight(t.Content, "\n"))
+			fmt.Fprintf(&b, "\n%s\n%s of %s\n\n%s\n", strings.Repeat("=", 80), t.Name,
+				strings.Join(r.having(t.Content), ", "), strings.TrimRight(t.Content, "\n"))
 		}
 	}
 	return b.String()

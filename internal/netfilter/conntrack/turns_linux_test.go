@@ -31,8 +31,8 @@ func translating(t *testing.T, tb *testbed.Testbed, ipv6 bool) (service, pod net
 	return service, pod
 }
 
-// TestTurns: of a connection come its answer and its end, once, of a refused one and of a flow of UDP its end, and nothing of
-// what is not translated.
+// TestTurns: of a connection come its answer and its end, once, of a refused one and of a flow of UDP its end, and
+// nothing of what is not translated.
 func TestTurns(t *testing.T) {
 	tb := testbed.NewT(t, testbed.Config{Pods: 1})
 	for _, ipv6 := range []bool{false, true} {

@@ -306,8 +306,8 @@ func serve(t *testing.T, h *testbed.Host, network, at string) {
 	}()
 }
 
-// TestExtensionHeaders: a packet of IPv6 is asked about whatever headers precede its ports, and does not get around that
-// by more of them than are read.
+// TestExtensionHeaders: a packet of IPv6 is asked about whatever headers precede its ports, and does not get around
+// that by more of them than are read.
 func TestExtensionHeaders(t *testing.T) {
 	h := testbed.NewHostsT(t, "host")[0]
 	addr := loopback(true)

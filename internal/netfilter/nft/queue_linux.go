@@ -7,8 +7,8 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// Queues are consecutive queues of nfnetlink_queue. A hash of a packet's addresses and protocol says to which it goes, so
-// that all packets of a flow go to one queue, whichever core handles them.
+// Queues are consecutive queues of nfnetlink_queue. A hash of a packet's addresses and protocol says to which it
+// goes, so that all packets of a flow go to one queue, whichever core handles them.
 type Queues struct {
 	First, Count uint16
 

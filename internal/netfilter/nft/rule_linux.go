@@ -23,8 +23,8 @@ func using(set string) func(Rule) bool {
 	return func(r Rule) bool { return strings.Contains(string(r), attr) }
 }
 
-// shortenDirection makes the direction of a ct expression the one byte that the kernel wants: package expr encodes it as
-// a last attribute of four, of which the kernel complains in its log. Padding keeps the length of all others.
+// shortenDirection makes the direction of a ct expression the one byte that the kernel wants: package expr encodes it
+// as a last attribute of four, of which the kernel complains in its log. Padding keeps the length of all others.
 func shortenDirection(data []byte, direction byte) {
 	const long, short = unix.SizeofNlAttr + 4, unix.SizeofNlAttr + 1
 	if len(data) < long {

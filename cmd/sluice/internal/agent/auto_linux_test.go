@@ -285,8 +285,8 @@ func TestAutoKeeps(t *testing.T) {
 	}
 }
 
-// TestAutoOffload: at the end the kernel has what Auto has in user space, whatever the window is, but for what endpoints
-// have to hear.
+// TestAutoOffload: at the end the kernel has what Auto has in user space, whatever the window is, but for what
+// endpoints have to hear.
 func TestAutoOffload(t *testing.T) {
 	a, _, ipt, _ := withEngines(t)
 	a.Mode, a.planner.window = Auto, time.Hour

@@ -58,7 +58,8 @@ type drains struct {
 
 // Drain keeps new connections from endpoints on every data path, or with undo does so no more. It returns once that is
 // applied. A drain of what is drained already replaces it. Without force the error is a *StrandedError where a Service
-// would have no endpoint left, and ErrNoEndpoint where nothing would be drained. It may be called from anywhere while Run runs.
+// would have no endpoint left, and ErrNoEndpoint where nothing would be drained. It may be called from anywhere while
+// Run runs.
 func (a *Agent) Drain(ctx context.Context, d lb.Drain, undo, force bool) error {
 	r := &drainRequest{d, undo, force, make(chan error, 1)}
 	select {

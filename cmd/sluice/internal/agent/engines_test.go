@@ -404,8 +404,8 @@ func TestKernelNodePorts(t *testing.T) {
 	}
 }
 
-// TestAddressPassesOn: an engine never has an address of two Services, also where the one that gives it up is on its way
-// to another path.
+// TestAddressPassesOn: an engine never has an address of two Services, also where the one that gives it up is on its
+// way to another path.
 func TestAddressPassesOn(t *testing.T) {
 	a, _, ipt, _ := withEngines(t)
 	one, two := service(lb.TCP, "a", 1, 1), service(lb.TCP, "b", 2, 2)
@@ -421,7 +421,8 @@ func TestAddressPassesOn(t *testing.T) {
 	}
 }
 
-// TestEjectedInKernel: endpoints that are ejected take no new connections on the kernel's paths either, until they return.
+// TestEjectedInKernel: endpoints that are ejected take no new connections on the kernel's paths either, until they
+// return.
 func TestEjectedInKernel(t *testing.T) {
 	a, _, ipt, _ := withEngines(t)
 	a.LB.Outlier = lb.DefaultOutlier

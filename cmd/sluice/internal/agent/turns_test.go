@@ -121,8 +121,8 @@ func TestTurnsOfOneThatChangesAllTheTime(t *testing.T) {
 }
 
 // TestOthersComeBetween: while a large Service comes and goes, what others change is in force before, the agent is
-// healthy, and each turn keeps the order of its steps. The pace does not hold up what is to follow. Large knows of it from
-// the first turn to the last.
+// healthy, and each turn keeps the order of its steps. The pace does not hold up what is to follow. Large knows of it
+// from the first turn to the last.
 func TestOthersComeBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, k := newAgent(t)

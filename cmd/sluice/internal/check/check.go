@@ -24,8 +24,8 @@ const usage = `Checks a configuration and manifests as a start reads them, and s
 Usage:
   sluice check [PATH...] [--manifests PATH] [--config FILE] [flags of a start]
 
-It takes all flags of a start; PATH stands for --manifests PATH. It needs no root and changes nothing. The exit status is
-1 if a start would refuse or reject something, else 0.
+It takes all flags of a start; PATH stands for --manifests PATH. It needs no root and changes nothing. The exit
+status is 1 if a start would refuse or reject something, else 0.
 
       --strict          exit with 1 for warnings, too
   -o, --output FORM     text or json
@@ -148,7 +148,8 @@ func (r *Report) print(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "checked %s and %s: %s, %s\n", counted(r.Files, "file"), counted(r.Services, "Service port"),
+	_, err := fmt.Fprintf(w, "checked %s and %s: %s, %s\n", counted(r.Files, "file"),
+		counted(r.Services, "Service port"),
 		counted(r.Errors, "error"), counted(r.Warnings, "warning"))
 	return err
 }
@@ -198,7 +199,8 @@ func (r *Report) manifests(c *config.Config) {
 	r.Files = result.Files
 	for _, list := range [][]*manifest.Error{result.Problems, result.Warnings} {
 		for _, e := range list {
-			m := Mistake{File: e.File, Line: e.Line, Field: e.Field, Reason: conditions.ManifestRejected, Problem: e.Reason}
+			m := Mistake{File: e.File, Line: e.Line, Field: e.Field, Reason: conditions.ManifestRejected,
+				Problem: e.Reason}
 			if m.Warning = !slices.Contains(result.Problems, e); m.Warning {
 				m.Reason = conditions.ManifestWarning
 			}

@@ -100,8 +100,8 @@ func TestHTTPGet(t *testing.T) {
 		plain.Listener.Addr()), "")
 }
 
-// TestGRPC: the server answers as the specifications have it, for gRPC over HTTP/2 and for the health checking protocol.
-// What is sent is compared with what their authors' tools send: protoc --encode of a HealthCheckRequest.
+// TestGRPC: the server answers as the specifications have it, for gRPC over HTTP/2 and for the health checking
+// protocol. What is sent is compared with what their authors' tools send: protoc --encode of a HealthCheckRequest.
 func TestGRPC(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/grpc.health.v1.Health/Check", func(w http.ResponseWriter, r *http.Request) {
@@ -144,8 +144,8 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft: when the time of a check is over its connection is closed, whatever the other side does: one accepts
-// and says nothing, the other says too much.
+// TestNothingIsLeft: when the time of a check is over its connection is closed, whatever the other side does: one
+// accepts and says nothing, the other says too much.
 func TestNothingIsLeft(t *testing.T) {
 	for _, text := range []string{"httpGet: {scheme: HTTPS}", "httpGet: {}", "grpc: {port: 1}"} {
 		for _, chatty := range []bool{false, true} {

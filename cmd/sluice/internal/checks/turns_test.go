@@ -59,8 +59,8 @@ func TestTurnsOfServices(t *testing.T) {
 	}
 }
 
-// TestTurnsInOrder: within a Service checks begin in the order in which they are due, none of them early, and namespaces
-// take turns for slots that become free.
+// TestTurnsInOrder: within a Service checks begin in the order in which they are due, none of them early, and
+// namespaces take turns for slots that become free.
 func TestTurnsInOrder(t *testing.T) {
 	now := time.Now()
 	q := newTurns(4)

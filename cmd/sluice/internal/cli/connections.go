@@ -39,8 +39,9 @@ func (w *wanted) give(q url.Values) {
 
 func connections(v *view) *cobra.Command {
 	var w wanted
-	c := v.ofServices(&cobra.Command{Use: "connections [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"connection", "conn"},
-		Short: "List open connections, associations and flows: client, Service, endpoint, age and bytes",
+	c := v.ofServices(&cobra.Command{Use: "connections [[NAMESPACE/]NAME[:PORT]]",
+		Aliases: []string{"connection", "conn"},
+		Short:   "List open connections, associations and flows: client, Service, endpoint, age and bytes",
 		Long: "Lists what is forwarded now: TCP connections, SCTP associations and UDP flows. Rows come while the\n" +
 			"process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
 			"endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an answer),\n" +

@@ -70,7 +70,8 @@ func drain(v *view) *cobra.Command {
 		}})
 	f := c.Flags()
 	f.StringVar(&service, "service", "", "drain it of this Service only: `NAMESPACE/NAME`")
-	f.DurationVar(&deadline, "deadline", 0, "reset connections that are still open after this `TIME`, at most 720h; 0: they stay")
+	f.DurationVar(&deadline, "deadline", 0,
+		"reset connections that are still open after this `TIME`, at most 720h; 0: they stay")
 	f.BoolVar(&undo, "undo", false, "let new connections come again")
 	f.BoolVar(&force, "force", false, "drain it also where a Service has no other endpoint left, or it is yet to come")
 	return c

@@ -239,8 +239,8 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// checkLabels holds that the objects, and the pods, have the labels that Kubernetes recommends, and that the version among
-// them is that of the image, of which they run a variant. It is for more than one architecture.
+// checkLabels holds that the objects, and the pods, have the labels that Kubernetes recommends, and that the version
+// among them is that of the image, of which they run a variant. It is for more than one architecture.
 func checkLabels(t *testing.T, r rendered, variant string) {
 	t.Helper()
 	pod := &r.daemonSet.Spec.Template
@@ -276,8 +276,8 @@ const (
 	variant = "-iptables"        // what the tag of the image with iptables ends with
 )
 
-// checkMounts holds that no pod sees its configuration change: it rolls out by new pods, since the name of a ConfigMap has
-// a suffix of its content, or, for one of others, since files of it are mounted one by one.
+// checkMounts holds that no pod sees its configuration change: it rolls out by new pods, since the name of a
+// ConfigMap has a suffix of its content, or, for one of others, since files of it are mounted one by one.
 func checkMounts(t *testing.T, r rendered, others map[string]*corev1.ConfigMap) {
 	t.Helper()
 	pod := &r.daemonSet.Spec.Template.Spec
@@ -301,8 +301,8 @@ func checkMounts(t *testing.T, r rendered, others map[string]*corev1.ConfigMap) 
 	}
 }
 
-// TestUninstall: the overlay runs --cleanup on every node that Sluice's own pods run on, with no more rights than those,
-// and its pods are ready only after that.
+// TestUninstall: the overlay runs --cleanup on every node that Sluice's own pods run on, with no more rights than
+// those, and its pods are ready only after that.
 func TestUninstall(t *testing.T) {
 	r := render(t, "overlays/uninstall")
 	serving := render(t, "base").daemonSet.Spec.Template.Spec

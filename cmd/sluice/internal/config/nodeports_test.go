@@ -69,8 +69,8 @@ func TestNodePortsByDefault(t *testing.T) {
 	}
 }
 
-// TestNodePortsNotOnLoopback: in mode iptables --iptables-localhost-nodeports=false counts more than the list, and the log
-// says so; in the others it means nothing.
+// TestNodePortsNotOnLoopback: in mode iptables --iptables-localhost-nodeports=false counts more than the list, and
+// the log says so; in the others it means nothing.
 func TestNodePortsNotOnLoopback(t *testing.T) {
 	local := parseAddrs("127.0.0.1 192.0.2.10 ::1")
 	for _, test := range []struct{ mode, list, want string }{

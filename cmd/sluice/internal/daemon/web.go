@@ -75,7 +75,8 @@ func (d *daemon) serveWeb() error {
 			b.Open = func(network, addr string) (net.Listener, error) {
 				l, err := open(network, addr)
 				if err == nil {
-					d.Log.Info("listening at a free port", zap.String("flag", b.flag), zap.Stringer("address", l.Addr()))
+					d.Log.Info("listening at a free port", zap.String("flag", b.flag),
+						zap.Stringer("address", l.Addr()))
 				}
 				return l, err
 			}

@@ -70,8 +70,8 @@ func (a accessLog) of(c net.Conn) (line accessLine) {
 	return line
 }
 
-// reasons looks why endpoints were chosen: since the client was there before, by its turn in the queue, and as the first
-// that was ready.
+// reasons looks why endpoints were chosen: since the client was there before, by its turn in the queue, and as the
+// first that was ready.
 func (a accessLog) reasons(open func(string) *testbed.Talker, ready func()) {
 	l := a.l
 	l.T.Helper()

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// TestBigService: a Service of 20,000 ports, which are several turns of the agent, comes, gets other endpoints and goes,
-// whole, while others change.
+// TestBigService: a Service of 20,000 ports, which are several turns of the agent, comes, gets other endpoints and
+// goes, whole, while others change.
 func TestBigService(t *testing.T) {
 	t.Parallel()
 	const most = 20_000

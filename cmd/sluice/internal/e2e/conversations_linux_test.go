@@ -23,7 +23,8 @@ import (
 type asker func() (string, error)
 
 // TestConversations: a QUIC, a DTLS and a SIP client, and one that asks in single datagrams, each from one socket, keep
-// their endpoint over pauses of 20 s, while others ask once from ever new ports so often that Sluice gives their sockets back.
+// their endpoint over pauses of 20 s, while others ask once from ever new ports so often that Sluice gives their
+// sockets back.
 func TestConversations(t *testing.T) {
 	t.Parallel()
 	const ports, pause = 1200, 20 * time.Second

@@ -156,8 +156,8 @@ func TestImagesFor(t *testing.T) {
 	}
 }
 
-// TestImageScratch: from the image that has nothing but it, the program serves as process 1, hands over to its successor,
-// and stops.
+// TestImageScratch: from the image that has nothing but it, the program serves as process 1, hands over to its
+// successor, and stops.
 func TestImageScratch(t *testing.T) {
 	t.Parallel()
 	a := open(t, "sluice-image.tar")

@@ -208,8 +208,8 @@ func hold(t *testing.T, lock string) *os.File {
 	return holder
 }
 
-// TestLockedAtStart: where nftables steers, another program that holds the xtables lock at the start keeps Services from
-// mode iptables only until it releases it.
+// TestLockedAtStart: where nftables steers, another program that holds the xtables lock at the start keeps Services
+// from mode iptables only until it releases it.
 func TestLockedAtStart(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})

@@ -305,7 +305,8 @@ func TestCannotSteer(t *testing.T) {
 }
 
 // TestCleanupWithoutIPTables: --cleanup ends well where there is nothing of ours, whatever
-// is not installed. Where there is, it removes what iptables-nft has written, and tells which rules of iptables-legacy stay.
+// is not installed. Where there is, it removes what iptables-nft has written, and tells which rules of
+// iptables-legacy stay.
 func TestCleanupWithoutIPTables(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
 	cleanup := func() (int, string) {

@@ -77,8 +77,8 @@ func TestOutlierEjection(t *testing.T) {
 	ask(3)
 }
 
-// TestActiveChecks: an endpoint that fails the check of its Service gets no connections, in user space and in the kernel,
-// until it passes.
+// TestActiveChecks: an endpoint that fails the check of its Service gets no connections, in user space and in the
+// kernel, until it passes.
 func TestActiveChecks(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})

@@ -112,9 +112,9 @@ func TestQueue(t *testing.T) {
 	all()
 }
 
-// TestQueueKilled: when the program is killed under load what is open goes on, and a new connection is served at once by
-// the kernel's choice; the next start chooses again. No connection fails, and only a SYN that was with the program is
-// sent again.
+// TestQueueKilled: when the program is killed under load what is open goes on, and a new connection is served at once
+// by the kernel's choice; the next start chooses again. No connection fails, and only a SYN that was with the program
+// is sent again.
 func TestQueueKilled(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})

@@ -93,7 +93,8 @@ func requesting(l *lab.Lab, annotations string, weights ...int) {
 	l.Eventually("the change is in force", func() bool { return l.Metric(`sluice_syncs_total{result="ok"}`) > was })
 }
 
-// askAll has so many clients at a time ask Service web, and returns who answered. When all have been sent, sent is called.
+// askAll has so many clients at a time ask Service web, and returns who answered. When all have been sent, sent is
+// called.
 func askAll(l *lab.Lab, clients, requests int, sent func()) (answers map[string]int) {
 	l.T.Helper()
 	answers = make(map[string]int)

@@ -209,8 +209,8 @@ func OwnAddress(id lb.ID, node string, kind lb.Kind, addr netip.Addr) Event {
 // AddressTaken says that another Service owns addresses that a Service lists.
 func AddressTaken(l lb.Loser, node string) Event {
 	t := l.Taken[0]
-	note := fmt.Sprintf("node %s does not serve %s %s as %s of %s: it is the %s of %s", node, l.Service.Protocol, t.Addr,
-		t.Kind, l.Service, t.As, t.Owner)
+	note := fmt.Sprintf("node %s does not serve %s %s as %s of %s: it is the %s of %s", node, l.Service.Protocol,
+		t.Addr, t.Kind, l.Service, t.As, t.Owner)
 	if more := len(l.Taken) - 1; more > 0 {
 		note += fmt.Sprintf("; nor %d others", more)
 	}

@@ -187,13 +187,7 @@ func (q *query) answer(w io.Writer) (err error) {
 			fmt.Fprintf(w, "  packet filter %s\n", q.packetFilter())
 		}
 		writePolicies(w, s, c.Path)
-		for _, found := range r.Findings {
-			for i := range found.List {
-				if found.Service == s.ID.Service() {
-					fmt.Fprintln(w, found.List[i].Describe(found.Service.Namespace))
-				}
-			}
-		}
+		writeFindings(w, r.Findings, s.ID.Service())
 		if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
 			fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
 		}
@@ -208,6 +202,17 @@ func (q *query) answer(w io.Writer) (err error) {
 		}
 	}
 	return nil
+}
+
+// writeFindings writes what was found about a Service.
+func writeFindings(w io.Writer, all []kube.Findings, service lb.Name) {
+	for _, found := range all {
+		for i := range found.List {
+			if found.Service == service {
+				fmt.Fprintln(w, found.List[i].Describe(service.Namespace))
+			}
+		}
+	}
 }
 
 // writeElements writes what of the tables of nf_tables decides about an address, with the flags' defaults.

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Address is what a listener of HTTP was asked for. Several may ask for a port that the kernel chooses: Nth counts them.
+// Address is what a listener of HTTP was asked for. Several may ask for a port that the kernel chooses: Nth counts
+// them.
 type Address struct {
 	Network, Addr string
 	Nth           int

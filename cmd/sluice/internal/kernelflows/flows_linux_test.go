@@ -193,8 +193,8 @@ func TestEndedCrosses(t *testing.T) {
 	}
 }
 
-// TestNoneGoesDown: what conntrack has counted of a Service does not go down where an end is seen between two looks, but
-// begins anew with a Service that has been away.
+// TestNoneGoesDown: what conntrack has counted of a Service does not go down where an end is seen between two looks,
+// but begins anew with a Service that has been away.
 func TestNoneGoesDown(t *testing.T) {
 	f := newFlows(t)
 	of := lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}

@@ -39,8 +39,8 @@ func TestObjectsOfSlice(t *testing.T) {
 	}
 }
 
-// TestChangeKeepsLists: a change of one file does not copy the lists of all objects: the garbage collector would run the
-// more often, and changes wait for it.
+// TestChangeKeepsLists: a change of one file does not copy the lists of all objects: the garbage collector would run
+// the more often, and changes wait for it.
 func TestChangeKeepsLists(t *testing.T) {
 	const count, changes, pointer = 10_000, 20, 8
 	var all strings.Builder

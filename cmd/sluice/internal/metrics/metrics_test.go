@@ -473,7 +473,8 @@ func TestKernelSeries(t *testing.T) {
 	}
 }
 
-// TestEndpointSeries: no more endpoints have series than may, those that have keep them, and one that leaves makes room.
+// TestEndpointSeries: no more endpoints have series than may, those that have keep them, and one that leaves makes
+// room.
 func TestEndpointSeries(t *testing.T) {
 	at := func(last byte, picks uint64, eligible bool) lb.BackendStats {
 		return lb.BackendStats{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, last}), 80),

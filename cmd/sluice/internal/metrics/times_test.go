@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"math"
-	"net/netip"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +17,7 @@ func TestTimes(t *testing.T) {
 	table, err := lb.NewTable([]*lb.Service{{ID: id}}, lb.Node{})
 	check(t, err)
 	b.Update(table)
-	count := b.Readmit(id, netip.Addr{}).Times(0)
+	count := b.Readmit(id).Times(0)
 	if count == nil {
 		t.Fatal("nothing counts")
 	}

@@ -23,7 +23,8 @@ func (p *Policy) Shown(of *lb.Policies) string {
 	return shownProbe(of.ReadinessProbe)
 }
 
-// shownProbe leaves out of a probe what may be a credential: paths with queries, headers, and what is sent and expected.
+// shownProbe leaves out of a probe what may be a credential: paths with queries, headers, and what is sent and
+// expected.
 func shownProbe(text string) string {
 	var probe struct {
 		PeriodSeconds int `yaml:"periodSeconds"`

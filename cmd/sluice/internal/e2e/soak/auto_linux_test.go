@@ -70,8 +70,8 @@ func (v *victims) startMovers() {
 	}
 }
 
-// resolver asks from one socket, and once more each second, as resolvers do: of a flow that moves between two data paths
-// a datagram may be lost.
+// resolver asks from one socket, and once more each second, as resolvers do: of a flow that moves between two data
+// paths a datagram may be lost.
 func (v *victims) resolver(addr string) func() error {
 	var c net.Conn
 	n := 0
