@@ -54,9 +54,9 @@ func TestMarks(t *testing.T) {
 			one := lab.Simple("one", lab.VIP(false, 1).String(), 80, lb.TCP, backends[0])
 			other := lab.Simple("other", lab.VIP(false, 2).String(), 80, lb.TCP, backends[1])
 			n.Sync(one, other, hashed)
-			foreign := n.Server.Engines[0].Number(backends[1].Addr)
-			if foreign == 0 || foreign&^marks != 0 {
-				t.Fatalf("number %#x is not in %#x", foreign, marks)
+			own, foreign := n.Server.Engines[0].Number(backends[0].Addr), n.Server.Engines[0].Number(backends[1].Addr)
+			if first := marks & -marks; own+foreign != 3*first || own == 0 || foreign == 0 {
+				t.Fatalf("numbers %#x and %#x, want the first two of %#x", own, foreign, marks)
 			}
 			n.Node.Run(t, "iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "-j", "MARK", "--set-xmark",
 				fmt.Sprintf("%#x/%#x", foreign, marks))

@@ -61,7 +61,8 @@ func TestTransparent(t *testing.T) {
 	before := routing(l)
 	write(true)
 	socket := filepath.Join(t.TempDir(), "socket")
-	args := []string{"--handover-socket", socket, "--hostname-override", "node", "--iptables-sync-period", "2s"}
+	args := []string{"--handover-socket", socket, "--hostname-override", "node", "--iptables-sync-period", "2s",
+		"--mark-mask", "0x7fff8000"}
 	l.Start(args...)
 	sees := func(from *testbed.Host, address, want string) {
 		t.Helper()
