@@ -22,7 +22,8 @@ func Marking(ctx context.Context, mask uint32) (at []Place, err error) {
 		at = nil
 		clear(there)
 	}
-	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.AF_UNSPEC, nil, begin, func(m nfnl.Value) {
+	const what = unix.NFT_MSG_GETRULE
+	err = nfnl.Dump(ctx, unix.NFNL_SUBSYS_NFTABLES, what, unix.AF_UNSPEC, nil, begin, func(m nfnl.Value) {
 		p := Place{Table: m.Find(unix.NFTA_RULE_TABLE).String(), Chain: m.Find(unix.NFTA_RULE_CHAIN).String()}
 		ours := strings.HasPrefix(p.Table, "sluice-") || strings.HasPrefix(p.Chain, "SLUICE-")
 		if !ours && !there[p] && markedBy(m.Find(unix.NFTA_RULE_EXPRESSIONS))&mask != 0 {

@@ -133,7 +133,8 @@ func get(client *http.Client, url string) error {
 
 // kind shortens an error to what has no address in it.
 func kind(err error) string {
-	for _, k := range []string{"refused", "reset", "no route", "i/o timeout", "Timeout exceeded", "EOF", "broken pipe", "status"} {
+	for _, k := range []string{"refused", "reset", "no route", "i/o timeout", "Timeout exceeded", "EOF",
+		"broken pipe", "status"} {
 		if strings.Contains(err.Error(), k) {
 			return k
 		}

@@ -42,8 +42,8 @@ func TestUnnumbered(t *testing.T) {
 		}
 	}
 	big, small := service("big", 1, 20), service("small", 2, 2)
-	sync([]string{"big 9"}, 11, 9, lb.Delta{Added: []*lb.Service{big}}) // of 13
-	sync(nil, 13, 9, lb.Delta{Added: []*lb.Service{small}})
+	sync([]string{"big 8"}, 12, 8, lb.Delta{Added: []*lb.Service{big}}) // of 14
+	sync(nil, 14, 8, lb.Delta{Added: []*lb.Service{small}})
 	few := service("big", 1, 3)
 	sync([]string{"big 0"}, 5, 0, lb.Delta{Changed: []lb.Change{{Old: big, New: few}}})
 }

@@ -168,7 +168,7 @@ func sampleSetup() setup {
 			Sockets: []agent.Socket{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6, Proxy: true},
 				{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr4}, Addr: addr4}},
 			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
-			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, Policies: &lb.Policies{DataPath: "userspace",
+			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, Created: 1 << 40, CheckPort: 30001, Policies: &lb.Policies{DataPath: "userspace",
 				Scheduler: "rr"},
 				Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
 				Backends:  []lb.Backend{{Addr: addr6, Weight: 7, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}}

@@ -20,7 +20,8 @@ var instants = []string{"Kept.Born", "Kept.Answered", "Kept.Active", "Kept.Clien
 	"Health.Until", "Health.Trial", "Pace.Measured", "Pace.Began", "Drain.Deadline"}
 
 // amounts are those of type int64 that are none.
-var amounts = []string{"Health.Times", "Pace.Delay", "Service.AffinityTimeout", "Policies."}
+var amounts = []string{"Health.Times", "Pace.Delay", "Service.AffinityTimeout", "Service.Created",
+	"Policies."}
 
 // stays are those that do not cross, or not as numbers: descriptors, and what each process counts for itself.
 var stays = []string{"Frozen.Client", "Frozen.Backend", "Frozen.FD", "Sockets.Client", "Sockets.Backend", "Listening.FDs",

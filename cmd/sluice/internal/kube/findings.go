@@ -93,8 +93,8 @@ func (k *Converter) orphans(g *group) {
 			"metadata.labels[" + discoveryv1.LabelServiceName + "]", "its endpoints are not used: " + why})
 	}
 	if len(g.slices) == 0 && g.old != nil {
-		g.findings = append(g.findings, Finding{conditions.EndpointsUnmatched, kindEndpoints, g.old.Name, "metadata.name",
-			"its endpoints are not used: " + why})
+		g.findings = append(g.findings, Finding{conditions.EndpointsUnmatched, kindEndpoints, g.old.Name,
+			"metadata.name", "its endpoints are not used: " + why})
 	}
 }
 
@@ -135,8 +135,9 @@ func (g *group) unmatched() {
 	}
 	if len(g.slices) == 0 {
 		if g.old == nil {
-			add(Finding{conditions.NoEndpointSlices, kindService, g.name, "", fmt.Sprintf("it has no endpoints, so clients "+
-				"are refused: write an EndpointSlice with the label %s: %s", discoveryv1.LabelServiceName, g.name)})
+			add(Finding{conditions.NoEndpointSlices, kindService, g.name, "", fmt.Sprintf("it has no endpoints, so "+
+				"clients are refused: write an EndpointSlice with the label %s: %s", discoveryv1.LabelServiceName,
+				g.name)})
 			return
 		}
 		for i := range g.old.Subsets {
@@ -153,8 +154,8 @@ func (g *group) unmatched() {
 		protocol, _ := protocolOf(p.Protocol)
 		if !has[port{p.Name, protocol}] {
 			add(Finding{conditions.EndpointsUnmatched, kindService, g.name, fmt.Sprintf("spec.ports[%d].name", i),
-				fmt.Sprintf("port %s has no endpoints: no EndpointSlice of the Service has a port of this name and protocol",
-					nameOf(port{p.Name, protocol}))})
+				fmt.Sprintf("port %s has no endpoints: no EndpointSlice of the Service has a port of this name and "+
+					"protocol", nameOf(port{p.Name, protocol}))})
 		}
 	}
 }
@@ -165,7 +166,8 @@ func (g *group) unknownPort(p port) string {
 	for i := range g.service.Spec.Ports {
 		names = append(names, g.service.Spec.Ports[i].Name)
 	}
-	text := fmt.Sprintf("port %s is none of Service %s/%s, so its endpoints are not used", nameOf(p), g.namespace, g.name)
+	text := fmt.Sprintf("port %s is none of Service %s/%s, so its endpoints are not used", nameOf(p), g.namespace,
+		g.name)
 	const few = 5
 	switch near := nearest.Of(p.name, slices.Values(names)); {
 	case near != "":

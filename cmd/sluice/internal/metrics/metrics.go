@@ -163,8 +163,8 @@ func (s scrape) sources(c *Sources) {
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
 	for reason, n := range c.Conditions() {
-		s.gauge("sluice_conditions", "What is rejected, ignored or leads nowhere now, by reason; sluice status lists it.",
-			float64(n), "reason", reason)
+		s.gauge("sluice_conditions", "What is rejected, ignored or leads nowhere now, by reason; sluice status lists "+
+			"it.", float64(n), "reason", reason)
 	}
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)

@@ -156,8 +156,8 @@ func (s scrape) udp(n udp.Stats) {
 		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
 			"(ICMP port or host unreachable).",
 		"reason", []reading{{"gone", n.Moved}, {"refused", n.Refused}})
-	s.counter("sluice_udp_flows_not_answered_total", "How often a UDP endpoint did not answer in 1.5 s, of Services with the "+
-		"annotation sluice.io/udp-responses.", n.NotAnswered)
+	s.counter("sluice_udp_flows_not_answered_total", "How often a UDP endpoint did not answer in 1.5 s, of Services "+
+		"with the annotation sluice.io/udp-responses.", n.NotAnswered)
 	s.counters("sluice_udp_datagrams_total", "Datagrams relayed: in from clients, out to clients.",
 		"direction", []reading{{"in", n.DatagramsIn}, {"out", n.DatagramsOut}})
 	s.counters("sluice_udp_bytes_total", "Bytes relayed over UDP: in from clients, out to clients.",
@@ -332,8 +332,8 @@ func (s scrape) queue(n Queue) {
 		"from the first Service there on; else the kernel does.", oneIf(n.Answering))
 	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
 		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
-		"its rules do not have it yet (unknown), or in the midst of connections that the kernel does not know (stray).", "result",
-		[]reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"stray", n.Strays}})
+		"its rules do not have it yet (unknown), or in the midst of connections that the kernel does not know (stray).",
+		"result", []reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"stray", n.Strays}})
 	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack says: where no "+
 		"policy of their Service goes by what is open, connections of TCP until they are answered, and none of UDP.",
 		float64(n.Known))

@@ -126,8 +126,8 @@ var table = []*Policy{
 	{
 		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
 		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address, of IPv6 one /64, opens " +
-			"to a port of a Service on this node, and as many at once after a second without; further ones are reset; " +
-			"0: no limit",
+			"to a port of a Service on this node, and as many at once after a second without; further ones are " +
+			"reset; 0: no limit",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
