@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/internal/look"
 )
 
@@ -23,8 +24,9 @@ const (
 	// reopenEvery is how often it is looked whether the file was renamed or removed.
 	reopenEvery = time.Second
 
-	// closeTimeout is how long Close waits for what takes no more.
-	closeTimeout = time.Second
+	// gather is how long a line may wait for others, which are written with it: to wake a goroutine for each costs a
+	// busy loop a third of its connections.
+	gather = 10 * time.Millisecond
 )
 
 // Stdout is the path that stands for standard output.
@@ -36,6 +38,18 @@ const (
 	TCPLog  = "tcplog"
 	Formats = JSON + " or " + TCPLog
 )
+
+// entry is what has ended, and when.
+type entry struct {
+	look.Ended
+	at time.Time
+}
+
+// queue has what one loop has ended.
+type queue struct {
+	once sync.Once
+	lines.Queue[entry]
+}
 
 // Log writes lines. Make it by Open.
 type Log struct {
@@ -94,10 +108,10 @@ func (l *Log) Add(e *look.Ended) {
 		}
 	}
 	q.once.Do(func() {
-		q.start()
+		q.Start()
 		l.wg.Go(func() { l.serve(q) })
 	})
-	if !q.add(e, at) {
+	if !q.Put(entry{*e, at}) {
 		l.dropped.Add(1)
 	}
 }
@@ -108,41 +122,22 @@ func (l *Log) Stats() (written, dropped uint64) { return l.written.Load(), l.dro
 // serve writes the lines of a loop.
 func (l *Log) serve(q *queue) {
 	b := make([]byte, 0, chunk+4<<10)
-	lines := uint64(0)
+	n := uint64(0)
 	flush := func() {
-		l.write(b, lines)
-		b, lines = b[:0], 0
+		l.write(b, n)
+		b, n = b[:0], 0
 	}
-	add := func(e *entry) {
+	q.Serve(l.ended, gather, func(e *entry) {
 		b = append(l.format(b, e), '\n')
-		if lines++; len(b) >= chunk {
+		if n++; len(b) >= chunk {
 			flush()
 		}
-	}
-	await := func(d <-chan time.Time) (ended bool) {
-		select {
-		case <-q.wake:
-		case <-d:
-		case <-l.ended:
-			return true
-		}
-		return false
-	}
-	timer := time.NewTimer(gather)
-	defer timer.Stop()
-	for ended := false; !ended; {
-		if ended = await(nil); !ended {
-			timer.Reset(gather)
-			ended = await(timer.C)
-		}
-		q.take(add)
-		flush()
-	}
+	}, flush)
 }
 
 // write writes whole lines. What cannot be written is lost, and counted.
-func (l *Log) write(b []byte, lines uint64) {
-	if lines == 0 {
+func (l *Log) write(b []byte, n uint64) {
+	if n == 0 {
 		return
 	}
 	l.mu.Lock()
@@ -151,16 +146,16 @@ func (l *Log) write(b []byte, lines uint64) {
 	if l.torn {
 		b = slices.Concat([]byte{'\n'}, b)
 	}
-	n, err := l.to.Write(b)
-	whole := uint64(bytes.Count(b[:n], []byte{'\n'}))
-	if n > 0 {
+	took, err := l.to.Write(b)
+	whole := uint64(bytes.Count(b[:took], []byte{'\n'}))
+	if took > 0 {
 		if l.torn {
 			whole-- // the end of the line that was torn
 		}
-		l.torn = b[n-1] != '\n'
+		l.torn = b[took-1] != '\n'
 	}
 	l.written.Add(whole)
-	l.dropped.Add(lines - whole)
+	l.dropped.Add(n - whole)
 	if err != nil {
 		err = fmt.Errorf("write access log: %w", err)
 	}
@@ -191,17 +186,10 @@ func (l *Log) follow() {
 // Close writes what waits. It is called when all loops have ended, or nothing that ends is logged by them any more.
 func (l *Log) Close() error {
 	close(l.ended)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l.wg.Wait()
-	}()
-	select {
-	case <-done:
-		signal.Stop(l.broken)
-	case <-time.After(closeTimeout):
+	if !lines.Within(l.wg.Wait) {
 		return errors.New("close access log: what it is written to takes no more") // it ends with the process
 	}
+	signal.Stop(l.broken)
 	if l.file != nil {
 		return l.file.Close()
 	}

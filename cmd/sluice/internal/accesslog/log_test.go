@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -80,7 +81,7 @@ func TestLog(t *testing.T) {
 		}
 		loops.Wait()
 	}
-	const n = queued / 2 // so that both times fit into the queue, however slow the writer is
+	const n = lines.Queued / 2 // so that both times fit into the queue, however slow the writer is
 	add(n)
 	for written := uint64(0); written < 2*n && t.Context().Err() == nil; written, _ = l.Stats() {
 		runtime.Gosched() // the test's time bounds it
@@ -144,13 +145,13 @@ func TestStuck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const n = 10 * queued
+	const n = 10 * lines.Queued
 	for range n {
 		e := sample
 		e.Loop = 0
 		l.Add(&e)
 	}
-	if _, dropped := l.Stats(); dropped < n-3*queued || dropped >= n {
+	if _, dropped := l.Stats(); dropped < n-3*lines.Queued || dropped >= n {
 		t.Errorf("%d of %d are dropped", dropped, n)
 	}
 	close(s.goOn)
@@ -269,7 +270,7 @@ func TestMain(m *testing.M) {
 	e := sample
 	e.Loop = 0
 	l.Add(&e)
-	time.AfterFunc(closeTimeout/4, l.mu.Unlock) // when Close waits
+	time.AfterFunc(lines.CloseTimeout/4, l.mu.Unlock) // when Close waits
 	_ = l.Close()
 	os.Exit(7)
 }

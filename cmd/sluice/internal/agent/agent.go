@@ -246,6 +246,7 @@ func (a *Agent) Run(ctx context.Context) {
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
 	defer a.turns.end()
+	defer a.progress.turned(time.Time{})
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
 	wait, failed := retryMin, true // failed: the last attempt, which is made again anyway, or there has been none yet
@@ -253,6 +254,7 @@ func (a *Agent) Run(ctx context.Context) {
 		retry = time.After(wait)
 	}
 	for {
+		a.progress.turned(time.Now())
 		select {
 		case <-ctx.Done():
 			return

@@ -475,6 +475,20 @@ func TestStaleRepair(t *testing.T) {
 	}
 }
 
+// TestStuck: a turn of Run that does not end makes the agent unhealthy, also if nothing waits.
+func TestStuck(t *testing.T) {
+	a, _ := newAgent(t)
+	now := time.Now()
+	a.progress.turned(now.Add(-sweepEvery - 2*verifyEvery))
+	if s := a.Status(); !s.QueuedSince.IsZero() || s.Healthy(now) {
+		t.Errorf("while it is stuck: %+v", s)
+	}
+	a.progress.turned(time.Time{})
+	if s := a.Status(); !s.Healthy(now) {
+		t.Errorf("after its end: %+v", s)
+	}
+}
+
 // TestRun: what is submitted is applied, the newest wins, a failure is tried again.
 func TestRun(t *testing.T) {
 	a, k := newAgent(t)

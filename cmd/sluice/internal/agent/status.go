@@ -82,6 +82,7 @@ type Status struct {
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
 	StaleAfter  time.Duration // how long something may wait in good health
+	LastTurn    time.Time     // when Run last began to wait for something to do; zero when it does not run
 	LastError   error         // why the waiting change could not be applied yet, or nil
 	Deferred    uint64        // times that it was too soon to write rules
 	Moves       uint64        // of service ports, from one path to another
@@ -92,9 +93,15 @@ type Status struct {
 	ServicesPending, EndpointsPending int    // of those, not applied yet
 }
 
-// Healthy reports whether nothing has been waiting for StaleAfter.
+// Healthy reports whether nothing has been waiting for StaleAfter, and Run is not stuck.
 func (s Status) Healthy(now time.Time) bool {
-	return s.QueuedSince.IsZero() || now.Sub(s.QueuedSince) < s.StaleAfter
+	return !s.Stuck(now) && (s.QueuedSince.IsZero() || now.Sub(s.QueuedSince) < s.StaleAfter)
+}
+
+// Stuck reports whether Run does one thing for longer than StaleAfter. If there is nothing to do it turns every
+// sweepEvery.
+func (s Status) Stuck(now time.Time) bool {
+	return !s.LastTurn.IsZero() && now.Sub(s.LastTurn) >= sweepEvery+s.StaleAfter
 }
 
 // NoLocal counts service ports that have endpoints, and none on this node, where a
@@ -216,6 +223,13 @@ func (p *progress) takeEjected() []lb.ID {
 	ids := slices.Collect(maps.Keys(p.ejected))
 	clear(p.ejected)
 	return ids
+}
+
+// turned records when Run waits again; zero: it has ended.
+func (p *progress) turned(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status.LastTurn = at
 }
 
 // deferred records that a change waits until rules may be written.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/explain"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/supervise"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
@@ -52,7 +54,11 @@ func Main(build Build, args []string, stdout, stderr io.Writer) int {
 	if ended, ok := errors.AsType[*supervise.Exit](err); ok {
 		return ended.Code
 	}
-	return exitCode(err, "sluice", stderr)
+	if err != nil {
+		lines.Within(func() { exitCode(err, "sluice", stderr) }) // standard error may take no more
+		return 1
+	}
+	return 0
 }
 
 // subcommand runs what the first argument names.
@@ -95,16 +101,15 @@ func run(build Build, args []string, stdout, stderr io.Writer, up *upgrade.Upgra
 		}
 		return nil
 	}
-	w, done, err := openLog(stderr, cfg.Log)
+	var dropped atomic.Uint64
+	w, done, err := openLog(stderr, cfg.Log, &dropped)
 	if err != nil {
 		return err
 	}
 	level := zap.NewAtomicLevelAt(levelOf(cfg.Log.Verbosity))
 	log := newLogger(w, cfg.Log, level)
-	defer func() {
-		_ = log.Sync() // standard error may not support it
-		_ = done()     // there is nowhere left to report it
-	}()
+	defer done()
+	defer zap.RedirectStdLog(log)() // net/http writes there
 	for _, warning := range cfg.Warnings {
 		log.Warn("configuration", zap.String("warning", warning))
 	}
@@ -119,6 +124,7 @@ func run(build Build, args []string, stdout, stderr io.Writer, up *upgrade.Upgra
 		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
 	}
 	o := daemon.Options{Config: cfg, Version: build.Version, Commit: build.Commit, Log: log, Upgrade: up,
+		LogDropped:   dropped.Load,
 		SetVerbosity: func(v int) { level.SetLevel(levelOf(v)) }}
 	err = serve(args, o)
 	if errors.Is(err, upgrade.ErrHandedOver) {

@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 )
 
 // levelOf returns what is logged at a verbosity of the flag -v.
@@ -20,7 +24,7 @@ func levelOf(verbosity int) zapcore.Level {
 	return zapcore.InfoLevel
 }
 
-// newLogger makes the log, in the form that the configuration has.
+// newLogger makes the log, in the form that the configuration has. Several goroutines may call w.Write at once.
 func newLogger(w io.Writer, cfg config.Log, level zap.AtomicLevel) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
@@ -30,23 +34,39 @@ func newLogger(w io.Writer, cfg config.Log, level zap.AtomicLevel) *zap.Logger {
 	if cfg.JSON {
 		encoder = zapcore.NewJSONEncoder(enc)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level))
+	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(w), level))
 }
 
-// openLog opens what the log is written to: a file, standard error, or both. The
-// caller calls done after the last line.
-func openLog(stderr io.Writer, cfg config.Log) (w io.Writer, done func() error, err error) {
-	if cfg.File == "" {
-		return stderr, func() error { return nil }, nil
+// openLog opens what the log is written to: a file, standard error, or both. A line that either of them does not take
+// in time is lost and counted. The caller calls done after the last line; done waits lines.CloseTimeout for each.
+func openLog(stderr io.Writer, cfg config.Log, dropped *atomic.Uint64) (w io.Writer, done func(), err error) {
+	var file *lines.Writer
+	closeFile := func() {}
+	if cfg.File != "" {
+		f := &logFile{name: cfg.File, limit: int64(min(cfg.MaxSize, 1<<40)) << 20}
+		if err := f.open(); err != nil {
+			return nil, nil, fmt.Errorf("--log-file: %w: give a file that Sluice may write", err)
+		}
+		file = lines.NewWriter(f, dropped)
+		closeFile = func() {
+			if file.Close() {
+				_ = f.Close() // there is nowhere left to report it
+			}
+		}
+		if !cfg.AlsoStderr {
+			return file, closeFile, nil
+		}
 	}
-	f := &logFile{name: cfg.File, limit: int64(min(cfg.MaxSize, 1<<40)) << 20}
-	if err := f.open(); err != nil {
-		return nil, nil, fmt.Errorf("--log-file: %w: give a file that Sluice may write", err)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else the process ends with the reader of standard error
+	to := lines.NewWriter(stderr, dropped)
+	done = func() {
+		closeFile()
+		to.Close()
 	}
-	if cfg.AlsoStderr {
-		return io.MultiWriter(stderr, f), f.Close, nil
+	if file != nil {
+		return io.MultiWriter(file, to), done, nil
 	}
-	return f, f.Close, nil
+	return to, done, nil
 }
 
 // logFile is a file that starts anew when it has grown to its limit, as klog's

@@ -52,7 +52,8 @@ type Options struct {
 	Version      string
 	Commit       string // that was built; empty: unknown
 	Log          *zap.Logger
-	SetVerbosity func(int) // changes how much is logged, as the flag -v does
+	LogDropped   func() uint64 // lines of Log
+	SetVerbosity func(int)     // changes how much is logged, as the flag -v does
 	Upgrade      *upgrade.Upgrader
 }
 
@@ -60,6 +61,7 @@ type Options struct {
 type daemon struct {
 	Options
 	source   source
+	reading  turn // of source
 	data     *dataPath
 	steering *steering
 	agent    *agent.Agent
@@ -150,7 +152,7 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 			debug.FreeOSMemory() // what the start took beyond
 		})
 	}()
-	if d.source, err = newSource(&d.Config, &d.wrong, d.Log, d.journal); err != nil {
+	if d.source, err = newSource(&d.Config, &d.wrong, d.Log, d.journal, &d.reading); err != nil {
 		return false, err
 	}
 	process := &d.Config.Process
@@ -167,6 +169,7 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	d.background.Go(func() {
 		submit := func(desired agent.Desired) { first <- desired }
 		d.source.Run(ctx, func(o kube.Objects) {
+			defer d.reading.begin()()
 			submit(d.control.desired(o))
 			submit = d.agent.Submit
 		})
@@ -212,6 +215,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.control.agent = d.agent
 	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied })
 	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log
+	d.watchdog.reading = &d.reading
 	if d.watchdog.limit, err = notify.Watchdog(); err != nil {
 		d.Log.Warn("the watchdog of the service manager is not fed", zap.Error(err))
 	}

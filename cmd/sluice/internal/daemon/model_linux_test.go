@@ -252,7 +252,7 @@ func (r *modelRun) start() {
 	log := zap.New(zapcore.NewCore(encoder, zapcore.AddSync(&r.log), zap.InfoLevel))
 	r.d = newDaemon(Options{Config: cfg, Version: "test", Log: log, SetVerbosity: func(int) {},
 		Upgrade: new(upgrade.Upgrader)})
-	r.source, err = newManifests(cfg.Source.Manifests, &r.d.wrong, log)
+	r.source, err = newManifests(cfg.Source.Manifests, &r.d.wrong, log, &r.d.reading)
 	check(r.t, err)
 	r.d.source = r.source
 	check(r.t, r.d.open(r.t.Context()))

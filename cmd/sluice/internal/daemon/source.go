@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -26,11 +27,32 @@ type source interface {
 	Run(ctx context.Context, changed func(kube.Objects))
 }
 
+// turn is what the goroutine of a source does with what it has read.
+type turn struct {
+	since atomic.Pointer[time.Time] // nil: the goroutine waits for something to read
+}
+
+// begin notes that a turn begins, unless it is a part of one. The caller calls end after it.
+func (t *turn) begin() (end func()) {
+	now := time.Now()
+	if !t.since.CompareAndSwap(nil, &now) {
+		return func() {}
+	}
+	return func() { t.since.Store(nil) }
+}
+
+// stuck reports whether a turn takes longer than limit.
+func (t *turn) stuck(now time.Time, limit time.Duration) bool {
+	since := t.since.Load()
+	return since != nil && now.Sub(*since) >= limit
+}
+
 // newSource returns the source that cfg asks for. The error is one of cfg: nothing
 // has been started.
-func newSource(cfg *config.Config, wrong *conditions.Set, log *zap.Logger, j *journal.Journal) (source, error) {
+func newSource(cfg *config.Config, wrong *conditions.Set, log *zap.Logger, j *journal.Journal,
+	reading *turn) (source, error) {
 	if !cfg.FromAPI() {
-		return newManifests(cfg.Source.Manifests, wrong, log)
+		return newManifests(cfg.Source.Manifests, wrong, log, reading)
 	}
 	kubeapi.LogTo(log)
 	connection, err := kubeapi.RESTConfig(cfg.Document.ClientConnection, cfg.Source.Master)
@@ -54,13 +76,14 @@ type manifests struct {
 	loader *manifest.Loader
 	wrong  *conditions.Set
 	log    *zap.Logger
+	turn   *turn
 	last   atomic.Pointer[manifest.Result]
 }
 
 // newManifests reads the files for the first time. A path that cannot be read is an error; a file that is rejected
 // keeps no other from being served.
-func newManifests(paths []string, wrong *conditions.Set, log *zap.Logger) (*manifests, error) {
-	m := &manifests{loader: &manifest.Loader{Paths: paths}, wrong: wrong, log: log}
+func newManifests(paths []string, wrong *conditions.Set, log *zap.Logger, reading *turn) (*manifests, error) {
+	m := &manifests{loader: &manifest.Loader{Paths: paths}, wrong: wrong, log: log, turn: reading}
 	result, _ := m.loader.Load()
 	m.last.Store(&result)
 	if !result.Lost {
@@ -76,6 +99,7 @@ func newManifests(paths []string, wrong *conditions.Set, log *zap.Logger) (*mani
 // Run is the method of source.
 func (m *manifests) Run(ctx context.Context, changed func(kube.Objects)) {
 	apply := func(result manifest.Result) {
+		defer m.turn.begin()()
 		m.last.Store(&result)
 		m.wrong.Put("manifests", wrongIn(result))
 		m.log.Debug("manifests read", zap.Int("files", result.Files), zap.Int("objects", result.Objects.Len()))

@@ -17,6 +17,7 @@ type watchdog struct {
 	limit     time.Duration
 	loops     *eventloop.Group
 	status    func() agent.Status
+	reading   *turn        // of the source
 	attempted atomic.Int64 // when the agent last ended an attempt, ns since 1970
 	log       *zap.Logger
 }
@@ -43,15 +44,21 @@ func (w *watchdog) run(ctx context.Context) {
 	}
 }
 
-// dead names what has done nothing for too long: a loop that does not run what is posted, or the
-// agent if something waits and no attempt has ended since, be it one that failed.
+// dead names what has done nothing for too long: a loop that does not run what is posted, the source or the agent
+// if one turn of it does not end, or the agent if something waits and no attempt has ended since, be it one that failed.
 func (w *watchdog) dead(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, w.limit/4)
 	defer cancel()
 	if !turned(ctx, w.loops) {
 		return "an event loop"
 	}
-	s := w.status()
+	s, now := w.status(), time.Now()
+	switch limit := max(w.limit, s.StaleAfter); {
+	case w.reading.stuck(now, limit):
+		return "reading Services"
+	case s.Stuck(now):
+		return "applying Services"
+	}
 	if s.QueuedSince.IsZero() {
 		return ""
 	}

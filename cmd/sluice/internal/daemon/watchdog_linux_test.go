@@ -18,7 +18,8 @@ func TestWatchdog(t *testing.T) {
 	testbed.Check(t, err)
 	defer func() { testbed.Check(t, loops.Close()) }()
 	var status agent.Status
-	w := &watchdog{limit: time.Minute, loops: loops, status: func() agent.Status { return status }, log: zap.NewNop()}
+	w := &watchdog{limit: time.Minute, loops: loops, status: func() agent.Status { return status },
+		reading: new(turn), log: zap.NewNop()}
 	want := func(when, dead string) {
 		t.Helper()
 		if got := w.dead(t.Context()); got != dead {
@@ -26,6 +27,16 @@ func TestWatchdog(t *testing.T) {
 		}
 	}
 	want("all is well", "")
+	end := w.reading.begin()
+	w.reading.begin()() // a part of the turn
+	long := time.Now().Add(-2 * time.Minute)
+	w.reading.since.Store(&long)
+	want("the source does not turn", "reading Services")
+	end()
+	status.LastTurn = time.Now().Add(-time.Hour)
+	want("the agent does not turn", "applying Services")
+	status.LastTurn = time.Time{}
+	want("both turn", "")
 	status.QueuedSince = time.Now().Add(-2 * time.Minute)
 	want("a change waits", "applying Services")
 	w.attempted.Store(time.Now().UnixNano())

@@ -100,8 +100,9 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		SCTPEngine: d.data.sctp.InUse, SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
 		Agent: d.agent.Status, Conntrack: conntrack.Usage, Descriptors: &d.data.budget,
-		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, KernelEvents: d.kernel.Stats,
-		Families: d.steering.served, Services: d.data.lb.Stats, Kernel: d.kernel.Counts,
+		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, LogDropped: d.LogDropped,
+		KernelEvents: d.kernel.Stats,
+		Families:     d.steering.served, Services: d.data.lb.Stats, Kernel: d.kernel.Counts,
 		Times: d.data.lb.Times,
 		Queue: d.steering.queues.stats, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
@@ -135,8 +136,8 @@ func (d *daemon) servingSince() time.Time {
 
 // health answers probes.
 func (d *daemon) health() status.Health {
-	s := d.agent.Status()
-	h := status.Health{Healthy: s.Healthy(time.Now()), LastUpdated: s.LastApplied,
+	s, now := d.agent.Status(), time.Now()
+	h := status.Health{Healthy: s.Healthy(now) && !d.reading.stuck(now, s.StaleAfter), LastUpdated: s.LastApplied,
 		NodeEligible: d.control.eligible.Load(),
 		Serving:      s.Applied > 0 && !d.stopping.Load()}
 	for _, f := range d.steering.served {

@@ -46,6 +46,7 @@ type Sources struct {
 	RefusedHTTP func() uint64 // connections
 
 	AccessLog    func() (written, dropped uint64) // lines
+	LogDropped   func() uint64                    // lines
 	KernelEvents func() conntrack.EventStats
 	Families     []Family                     // those that are served
 	Services     func() []lb.Stats            // by service port
@@ -154,6 +155,8 @@ func (s scrape) sources(c *Sources) {
 	written, lost := c.AccessLog()
 	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they could not be "+
 		"written, or not as fast as they came.", "result", []reading{{"written", written}, {"dropped", lost}})
+	s.counter("sluice_log_dropped_total", "Lines of the log that were dropped since they could not be written, or not "+
+		"as fast as they came.", c.LogDropped())
 	events := c.KernelEvents()
 	s.counters("sluice_conntrack_events_total", "Events of conntrack's entries to addresses of Services that the "+
 		"kernel forwards and that are to be logged: handled, or lost since they came faster than they could be read.",

@@ -91,6 +91,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Descriptors:  budget,
 		RefusedHTTP:  func() uint64 { return 7 },
 		AccessLog:    func() (uint64, uint64) { return 5, 6 },
+		LogDropped:   func() uint64 { return 7014 },
 		KernelEvents: func() conntrack.EventStats { return conntrack.EventStats{Handled: 7, Lost: 8} },
 		Families: []Family{
 			{Name: "IPv4", Stats: func() redirect.Stats { return steered },
@@ -196,7 +197,7 @@ func TestEveryNumberIsServed(t *testing.T) {
 		`kubeproxy_proxy_healthz_total{code="503"} 1`, `kubeproxy_proxy_healthz_total{code="200"} 0`, `kubeproxy_proxy_livez_total{code="200"} 1`,
 		"sluice_ejections_active 7004", "sluice_ejections_enforced_total 7005", "sluice_ejections_overflow_total 7006",
 		"sluice_ejections_spared_total 7007", `sluice_endpoint_checks_total{result="passed"} 7008`, `sluice_endpoint_checks_total{result="failed"} 7009`,
-		"sluice_endpoint_checks_postponed_total 7010", "sluice_endpoints_failing_checks 7011", "sluice_events_total 7002", "sluice_events_dropped_total 7003",
+		"sluice_endpoint_checks_postponed_total 7010", "sluice_endpoints_failing_checks 7011", "sluice_events_total 7002", "sluice_events_dropped_total 7003", "sluice_log_dropped_total 7014",
 		`rest_client_requests_total{code="404",host="127.0.0.1:`,
 	} {
 		want[line] = line
