@@ -295,8 +295,8 @@ func TestJSON(t *testing.T) {
 		len(samples.Items) != 180 || samples.Items[179].New == 0 {
 		t.Errorf("there are %d samples of a Service, %v", len(samples.Items), err)
 	}
-	if body := w.page(t, "/v1/history?namespace=default&name=none"); strings.TrimSpace(body) != `{"items":[]}` {
-		t.Errorf("a Service that is not there has %s", body)
+	if code, _, body := get(t, w.url+"/v1/history?namespace=default&name=none"); code != http.StatusNotFound {
+		t.Errorf("a Service that is not there is %d, %s", code, body)
 	}
 }
 
