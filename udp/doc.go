@@ -25,8 +25,7 @@
 //
 // A flow leaves a backend with its client's next datagram if that is neither ready nor serving, is ejected, fails its
 // checks, or owes an answer for 1.5 s where one is expected; late answers pass for a second. It leaves one that
-// refuses, up to four times, and a datagram that ICMP quotes whole (some 500 bytes for IPv4, 1,200 for IPv6) is sent
-// again.
+// refuses, up to four times; a datagram that ICMP quotes whole (some 500 bytes of IPv4, 1,200 of IPv6) is sent again.
 //
 // Datagrams that arrive as a batch (UDP_GRO, udp(7), Linux 5.0) leave as a batch (UDP_SEGMENT), and so do datagrams in
 // a row of equal length, unless the kernel, the path or Server.DisableGSO forbids it, or the backend has not answered

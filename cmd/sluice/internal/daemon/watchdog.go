@@ -44,8 +44,8 @@ func (w *watchdog) run(ctx context.Context) {
 	}
 }
 
-// dead names what has done nothing for too long: a loop that does not run what is posted, the source or the agent
-// if one turn of it does not end, or the agent if something waits and no attempt has ended since, be it one that failed.
+// dead names what has done nothing for too long: a loop that does not run what is posted, the source or the agent if
+// one turn does not end, or the agent if something waits and no attempt, failed or not, has ended since.
 func (w *watchdog) dead(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, w.limit/4)
 	defer cancel()
