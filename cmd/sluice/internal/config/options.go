@@ -105,7 +105,7 @@ func (s *settings) dataPathGroups() []group {
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
 				"queue, nftables, iptables, ipvs, auto (for each Service the cheapest of nftables, queue and " +
 				"userspace that has all that it requests, and that flags for all Services request; see " +
-				"docs/auto.md), or winuserspace, which needs no packet filter (and is what userspace and auto " +
+				"docs/data-paths.md), or winuserspace, which needs no packet filter (and is what userspace and auto " +
 				"mean on Windows); the annotation sluice.io/data-path of a Service takes precedence; " +
 				"beside --config, what an empty mode of the file means"},
 			{"auto-stabilization", "", &u.Stabilization, "`DURATION` for which nothing is to have requested the path " +

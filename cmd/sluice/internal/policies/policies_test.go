@@ -28,7 +28,7 @@ Service and each address family: with N nodes a Service has N times as much. A l
 space forwards. The connection rate of a client is kept across an upgrade.
 What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
 nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
-where 'sluice.io/data-path' names the path. Data path auto takes the cheapest path that has all ([auto.md](auto.md)).
+where 'sluice.io/data-path' names the path. Data path auto takes the cheapest path that has all ([data-paths](data-paths.md#how-does-auto-decide)).
 Where something is lacking an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'
 say what there is instead; 'sluice explain' shows both.
 
