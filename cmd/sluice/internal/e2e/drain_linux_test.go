@@ -74,7 +74,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("before anything is drained: %s", got)
 	}
 	got := l.run("drain", pods[0]+":8080", "--service", "default/web")
-	if !strings.Contains(got, "is drained: 1 endpoints") {
+	if !strings.Contains(got, "is drained by this node's Sluice: one endpoint") {
 		t.Errorf("it prints %q", got)
 	}
 	elsewhere("drained")

@@ -185,7 +185,6 @@ func (l looker) tables() {
 		{[]string{"status"}, []string{"Node:", "node-1", "TCP 1, UDP flows 0", "no hand-over", "userspace 2"}},
 		{[]string{"services"}, []string{"NAMESPACE   NAME ", "10.96.0.80:80", "userspace   3/3 ", "hostile", "0/0"}},
 		{[]string{"services", "-o", "wide"}, []string{"WHY", "--proxy-mode"}},
-		{[]string{"services", "missing"}, []string{"nothing found"}},
 		{[]string{"endpoints", "--no-headers"}, []string{pod, "ready"}},
 		{[]string{"endpoints", "--unhealthy"}, []string{"nothing found"}},
 		{[]string{"connections"}, []string{"TCP        " + l.Client.Addr4.String() + ":", "10.96.0.80:80",

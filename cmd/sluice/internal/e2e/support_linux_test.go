@@ -49,7 +49,7 @@ func TestSupport(t *testing.T) {
 	l.PublishWeb()
 	l.Start("--handover-socket", filepath.Join(run, "handover.sock"))
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
-	l.run("drain", "node/worker-1")
+	l.run("drain", "node/worker-1", "--force")
 	file := filepath.Join(l.Dir, "bundle.tar.gz")
 	if got := l.run("support", "-f", file); !strings.Contains(got, "services.json") ||
 		!strings.Contains(got, "wrote "+file) {
