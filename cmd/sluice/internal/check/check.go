@@ -87,9 +87,7 @@ type request struct {
 // read takes the flags of the command out of args.
 func read(args []string) (q request, err error) {
 	q.form = "text"
-	for len(args) > 0 && args[0] != "" && args[0][0] != '-' {
-		q.rest, args = append(q.rest, "--manifests", args[0]), args[1:]
-	}
+	paths := true // until the first flag of a start, which may have a value
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		name, value, given := strings.Cut(arg, "=")
@@ -105,7 +103,10 @@ func read(args []string) (q request, err error) {
 				return q, fmt.Errorf("%s needs a value: give text or json", name)
 			}
 			q.form = args[i]
+		case paths && arg != "" && arg[0] != '-':
+			q.rest = append(q.rest, "--manifests", arg)
 		default:
+			paths = false
 			q.rest = append(q.rest, arg)
 		}
 	}
