@@ -251,7 +251,8 @@ func (r *modelRun) start() {
 	encoder := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())
 	log := zap.New(zapcore.NewCore(encoder, zapcore.AddSync(&r.log), zap.InfoLevel))
 	r.d = newDaemon(Options{Config: cfg, Version: "test", Log: log, SetVerbosity: func(int) {},
-		Upgrade: new(upgrade.Upgrader)})
+		LogDropped: func() uint64 { return 0 },
+		Upgrade:    new(upgrade.Upgrader)})
 	r.source, err = newManifests(cfg.Source.Manifests, &r.d.wrong, log, &r.d.reading)
 	check(r.t, err)
 	r.d.source = r.source
