@@ -88,7 +88,7 @@ func TestClientsOfOneIPv6Host(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Readmit(a.Service())
+		b.Readmit(a.Service()).CountClient(at(1))
 		b.RememberClientRates(a.Service(), []ClientRate{{at(1), 1e9}})
 		if _, err := admit(b, at(2), 0); !errors.Is(err, want) {
 			t.Errorf("%+v: the third address of a host: %v, want %v", p, err, want)

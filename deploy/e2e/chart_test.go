@@ -212,7 +212,7 @@ func TestChartValues(t *testing.T) {
 	for _, want := range []string{`service-proxy-name=other`, `registry.example/sluice@sha256:0123`, `"imagePullPolicy":"Always"`, `"name":"pull"`,
 		`192.0.2.7`, `"443"`, `syncPeriod: 31s`, `default-scheduler=lc`, `EXTRA`, `"port":20256`, `0.0.0.0:20249`, `"value":"1843MiB"`,
 		`system-cluster-critical`, `"role":"edge"`, `"a":"b"`, `"c":"d"`, `"terminationGracePeriodSeconds":60`, `"find":"me"`, `"interval":"31s"`,
-		`"find":"us"`, `SluiceManifestRejected`, `"kind":"NetworkPolicy"`, `"psa":"privileged"`} {
+		`"find":"us"`, `SluiceCondition`, `"kind":"NetworkPolicy"`, `"psa":"privileged"`} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("nothing that is rendered has %s:\n%s", want, text.String())
 		}

@@ -16,6 +16,7 @@ func TestForwardAllocatesNothing(t *testing.T) {
 		sh := newShard(&engine.Config{MaxAssociations: 1}, nil, 0, 1)
 		sock := &rawSocket{sh: sh, ipv6: client.Is6(), fd: -1} // nothing is sent
 		a := &assoc{sh: sh, phase: established, tags: engine.Tags{Client: 7, Backend: 9}}
+		a.meter.Add(a.choice, 1, 1) // the timer that counts bytes is running
 		a.client = newSide(a, netip.AddrPortFrom(client, 1000), netip.AddrPortFrom(node, 2000), 0)
 		a.backend = newSide(a, netip.AddrPortFrom(client, 3000), netip.AddrPortFrom(node, 4000), 0)
 		sh.sides[a.client.key], sh.sides[a.backend.key] = &a.client, &a.backend
