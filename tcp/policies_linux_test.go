@@ -324,20 +324,6 @@ func TestKeepalive(t *testing.T) {
 	})
 }
 
-// TestNoWalks: without policies no connection is looked at, and no timer runs for them.
-func TestNoWalks(t *testing.T) {
-	p := startProxy(t, nil, echoing(t))
-	c := p.dial()
-	exchange(t, c)
-	p.serve(echoing(t))
-	exchange(t, c)
-	p.eachShard(func(sh *shard) {
-		if sh.Walks() {
-			t.Error("connections are looked at")
-		}
-	})
-}
-
 // TestGoneBeforeTheProcess: that an endpoint has left before this process began crosses a second hand-over, too.
 func TestGoneBeforeTheProcess(t *testing.T) {
 	gone, here := echoing(t), echoing(t)
