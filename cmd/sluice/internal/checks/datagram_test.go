@@ -129,7 +129,8 @@ func TestPROXYDatagram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Protocol = protocol; p.at(s, addr).proxy != 0 {
+		other := *s // the Checker reads s
+		if other.Protocol = protocol; p.at(&other, addr).proxy != 0 {
 			t.Errorf("%s has a header at a port of %s", text, protocol)
 		}
 	}

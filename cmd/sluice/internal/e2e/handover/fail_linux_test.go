@@ -27,6 +27,7 @@ func TestRefusedUpgrades(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.ServeEcho()
+	n.Write("broken.yaml", testbed.ServiceManifest("other", "10.96.0.84:80", "TCP", ""))
 	n.start()
 	c := n.Hold()
 	pid := n.pid()
@@ -49,7 +50,7 @@ func TestRefusedUpgrades(t *testing.T) {
 	}
 
 	testbed.Check(t, os.WriteFile(filepath.Join(n.Dir, "broken.yaml"), []byte("kind: Service\n"), 0o644))
-	refused("a broken manifest", "broken.yaml")
+	refused("a manifest that has become invalid", "broken.yaml")
 	testbed.Check(t, os.Remove(filepath.Join(n.Dir, "broken.yaml")))
 
 	refusedPID := filepath.Dir(n.pidFile)

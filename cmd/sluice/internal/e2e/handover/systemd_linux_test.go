@@ -143,6 +143,7 @@ func TestSystemd(t *testing.T) {
 	log := n.File.Name()
 	s := n.startSystemd("--udp-timeout=10s --drain-timeout=1s",
 		fmt.Sprintf("[Service]\nWatchdogSec=8\nStandardOutput=append:%s\nStandardError=append:%s\n", log, log))
+	n.Write("broken.yaml", testbed.ServiceManifest("other", "10.96.0.84:80", "TCP", ""))
 	s.must("start", "sluice.service")
 	const flows = 10
 	l.hold(l.addr(0, 9000), 100)
@@ -164,7 +165,7 @@ func TestSystemd(t *testing.T) {
 		{what: "failing reload", same: true, do: func() {
 			n.Write("broken.yaml", "kind: Service\n")
 			if out, err := s.ctl("reload", "sluice.service"); err == nil {
-				t.Errorf("a reload with a broken manifest succeeds: %s", out)
+				t.Errorf("a reload with a manifest that has become invalid succeeds: %s", out)
 			}
 			testbed.Check(t, os.Remove(filepath.Join(n.Dir, "broken.yaml")))
 		}},
