@@ -73,7 +73,7 @@ RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/hous
 	-e /internal/policies -e /internal/explain)
 
 # Models and parsers in those packages in which one goroutine does it all; they run without the race detector only.
-RACE_NOT  = TestOutlierModel|TestRandomTablesAgainstModel|TestMirror|TestNextIsNewTable|TestLoopsOfChangesAgainstWhole
+RACE_NOT  = TestOutlierModel|TestRandomTablesAgainstModel|TestMirror|TestLoopsOfChangesAgainstWhole
 RACE_NOT += TestHashesAgreeAmongNodes|TestTableAgainstModel|TestRandomChanges|TestRandomAddresses|TestMovesLeaveNoGap
 RACE_NOT += TestConflictsAtRandom|TestHostileFiles|TestQuantities|TestReportsAreBounded|FuzzLoad
 
@@ -87,7 +87,7 @@ RACE_PROGRAM += TestExitRefusesNothing|TestUpgrade|TestUpgradesUnderLoad|TestWay
 RACE_PROGRAM += TestEveryStep|TestKilledSuccessors|TestTakeOverBySocket|TestOffloadedGoesOn|TestEjectionsCross
 RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade
 RACE_PROGRAM += TestQueue|TestQueueKilled|TestQueueFollows|TestQueueLimits|TestProcess1HandsOver|TestAccessLog
-RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst|TestQueueRetryRefused
+RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst
 RACE_PROGRAM += TestSuccessorsAtOnce|TestPROXYIsRead
 RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
 
@@ -310,7 +310,6 @@ test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debi
 test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
 	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect/addresses,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestAddress')
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,./kernelmodes/kubeproxy,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestIPVS$$')
-	$(call GOTEST,./kernelmodes/queue,-exec '$(CURDIR)/bin/vm' -timeout 40m -run '^TestSCTPRefused$$')
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 40m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
