@@ -235,6 +235,3 @@ func (sh *Shard[C]) thawKept(c C, k Kept) {
 		sh.watch(0)
 	}
 }
-
-// Walks reports whether connections are looked at, or will be.
-func (sh *Shard[C]) Walks() bool { return sh.walk.walking || sh.walk.timer.Active() }
