@@ -139,15 +139,18 @@ func TestBroken(t *testing.T) {
 	serve(t, h, "tcp", at(1000))
 	h.DoT(t, func() error { rules(t, false, nil); return nil })
 	var all [2]*Queues
+	opened := make(chan struct{})
 	for i := range all {
 		h.DoT(t, func() (err error) {
 			all[i], err = Open(7+uint16(i), 1, func(p *Packet) Verdict {
+				<-opened
 				all[i].list[0].errno = syscall.EIO
 				return Verdict{Action: Accept, Mark: p.Mark}
 			}, nil)
 			return err
 		})
 	}
+	close(opened)
 	for range 20 { // the first ones are asked about
 		if got := h.Ask("tcp", at(port), testbed.Patience); got != "1000" {
 			t.Fatalf("asked: %q, want that of the rules", got)
