@@ -22,6 +22,7 @@ const (
 	maxSlots       = 256
 	leastSlots     = 8
 	postponedAfter = time.Second
+	tolerated      = 500 * time.Millisecond // by which a check may end after its timeout
 )
 
 // Stats counts checks.
@@ -78,6 +79,7 @@ type endpoint struct {
 type result struct {
 	state *state
 	err   error
+	late  bool // this process was stopped meanwhile, so the error says nothing of the endpoint
 }
 
 // New returns a Checker, beside so many file descriptors of the data path (0: not known).
@@ -252,9 +254,12 @@ func (c *Checker) start(ctx context.Context, s *state, now time.Time) {
 	}
 	s.due = s.due.Add(s.probe.period)
 	c.running.Go(func() {
+		began := time.Now()
 		within, cancel := context.WithTimeout(ctx, s.probe.timeout)
 		defer cancel()
-		c.results <- result{s, classOf(s.probe.once(within, s.place))} // there is room for all in flight
+		err := classOf(s.probe.once(within, s.place))
+		late := err != nil && time.Since(began) > s.probe.timeout+tolerated
+		c.results <- result{s, err, late} // there is room for all in flight
 	})
 }
 
@@ -271,7 +276,7 @@ func (c *Checker) end(r result, now time.Time) {
 	}
 	c.turns.wait(s)
 	switch {
-	case session.Shortage(r.err): // of this host
+	case r.late || session.Shortage(r.err): // of this host
 		return
 	case r.err == nil:
 		c.passed.Add(1)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -165,5 +166,31 @@ func TestPROXYHeader(t *testing.T) {
 		if at := other.at(s, addr); at.proxy != 0 {
 			t.Errorf("another port is checked with version %d", at.proxy)
 		}
+	}
+}
+
+// TestStoppedProcess: a check that ends long after its timeout says that this process was stopped, and nothing of the
+// endpoint. Time is synctest's.
+func TestStoppedProcess(t *testing.T) {
+	for late, want := range map[time.Duration]bool{tolerated + time.Millisecond: false, 0: true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &lb.Balancer{Outlier: lb.DefaultOutlier}
+			c := New(b, 0)
+			once := func(context.Context, place) error {
+				time.Sleep(time.Second + late)
+				return errTimeout
+			}
+			c.probes = map[string]*probe{"silent": {period: 4 * time.Second, timeout: time.Second, failures: 1, successes: 1, once: once}}
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { c.Run(ctx) })
+			update(t, c, service("web", "silent", netip.MustParseAddrPort("127.0.0.1:9")))
+			time.Sleep(time.Minute)
+			if s := c.Stats(); s.Failed > 0 != want || b.Failing() > 0 != want {
+				t.Errorf("%v after its timeout: %+v", late, s)
+			}
+			cancel()
+			running.Wait()
+		})
 	}
 }
