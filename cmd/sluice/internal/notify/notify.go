@@ -2,8 +2,10 @@ package notify
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
@@ -11,6 +13,9 @@ import (
 
 // SocketVar is the environment variable that names the manager's socket.
 const SocketVar = "NOTIFY_SOCKET"
+
+// patience is how long a message may wait for its manager.
+const patience = time.Second
 
 // What package supervise reads; systemd ignores variables that begin with X_.
 const (
@@ -55,8 +60,19 @@ func Alive(log *zap.Logger) { send(log, daemon.SdNotifyWatchdog) }
 
 func mainPID(pid int) string { return fmt.Sprintf("%s%d", MainPID, pid) }
 
+// send gives up where the manager reads nothing, as while it is stopped. The library would wait for ever.
 func send(log *zap.Logger, lines ...string) {
-	if _, err := daemon.SdNotify(false, strings.Join(lines, "\n")); err != nil {
+	name := os.Getenv(SocketVar)
+	if name == "" {
+		return
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(patience))
+		_, err = c.Write([]byte(strings.Join(lines, "\n")))
+		_ = c.Close()
+	}
+	if err != nil {
 		log.Warn("the service manager cannot be notified", zap.Strings("state", lines), zap.Error(err))
 	}
 }
