@@ -205,23 +205,9 @@ func printed(answer any, err error) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// configOf returns the configuration in force without what a URL has of credentials. Files with others are named in it,
-// and not read.
+// configOf returns the configuration in force. Files with credentials are named in it, and not read.
 func configOf(ctx context.Context, c *api.Client) ([]api.Setting, error) {
-	all, err := api.All[api.Setting](ctx, c, "config", nil)
-	for i := range all {
-		all[i].Value = redacted(all[i].Value)
-	}
-	return all, err
-}
-
-func redacted(value string) string {
-	u, err := url.Parse(value)
-	if err != nil || u.User == nil {
-		return value
-	}
-	u.User = url.User("REDACTED")
-	return u.String()
+	return api.All[api.Setting](ctx, c, "config", nil)
 }
 
 // limited reads what is not longer than a part may be, and a byte more if it is.

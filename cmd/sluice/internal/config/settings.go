@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -9,8 +10,8 @@ import (
 type Setting struct {
 	Name  string `json:"name"`            // of the flag
 	Field string `json:"field,omitempty"` // of the file of --config that the flag stands for
-	Value string `json:"value"`
-	From  string `json:"from"` // FromFlag, FromFile or FromDefault
+	Value string `json:"value"`           // without credentials
+	From  string `json:"from"`            // FromFlag, FromFile or FromDefault
 }
 
 // Where a Setting comes from.
@@ -40,10 +41,20 @@ func (s *settings) inForce() (out []Setting) {
 			if o.name == "hostname-override" {
 				value = s.Node.Name
 			}
-			out = append(out, Setting{o.name, o.field, value, s.from(o)})
+			out = append(out, Setting{o.name, o.field, redacted(value), s.from(o)})
 		}
 	}
 	return out
+}
+
+// redacted is a value without the credentials of a URL.
+func redacted(value string) string {
+	u, err := url.Parse(value)
+	if err != nil || u.User == nil {
+		return value
+	}
+	u.User = url.User("REDACTED")
+	return u.String()
 }
 
 // from says where the value of an option comes from.

@@ -1,8 +1,8 @@
-package cli
+package config
 
 import "testing"
 
-// TestRedacted: what a URL has of credentials does not get into the archive.
+// TestRedacted: what a URL has of credentials is not shown.
 func TestRedacted(t *testing.T) {
 	for value, want := range map[string]string{
 		"https://user:hunter2@192.0.2.1:6443/x": "https://REDACTED@192.0.2.1:6443/x",
