@@ -16,7 +16,7 @@ func (c *conn) connect() error {
 	c.appear(false)
 	if c.Choice.Policies().Transparent == lb.On && c.mayAppear() {
 		err := c.connectFrom(true)
-		if err != unix.EADDRNOTAVAIL {
+		if err != unix.EADDRNOTAVAIL || !c.transparent {
 			return err
 		}
 		if c.Choice.Appeared() {
