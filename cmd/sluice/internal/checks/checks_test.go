@@ -177,7 +177,7 @@ func TestStoppedProcess(t *testing.T) {
 			b := &lb.Balancer{Outlier: lb.DefaultOutlier}
 			c := New(b, 0)
 			once := func(context.Context, place) error {
-				time.Sleep(time.Second + late)
+				time.Sleep(time.Second + late) // of synctest
 				return errTimeout
 			}
 			c.probes = map[string]*probe{"silent": {period: 4 * time.Second, timeout: time.Second, failures: 1, successes: 1, once: once}}
@@ -185,7 +185,7 @@ func TestStoppedProcess(t *testing.T) {
 			var running sync.WaitGroup
 			running.Go(func() { c.Run(ctx) })
 			update(t, c, service("web", "silent", netip.MustParseAddrPort("127.0.0.1:9")))
-			time.Sleep(time.Minute)
+			time.Sleep(time.Minute) // of synctest
 			if s := c.Stats(); s.Failed > 0 != want || b.Failing() > 0 != want {
 				t.Errorf("%v after its timeout: %+v", late, s)
 			}
