@@ -266,7 +266,8 @@ func TestWait(t *testing.T) {
 // TestNoTarget: what does not exist is an error that names the nearest one.
 func TestNoTarget(t *testing.T) {
 	s := sourcesOf(t, 3, 2)
-	w := Writer{Sources: s, Nodes: func() []string { return []string{"node-a"} },
+	s.Nodes = func() []string { return []string{"node-a"} }
+	w := Writer{Sources: s,
 		Drain: func(context.Context, lb.Drain, bool, bool) error { return agent.ErrNoEndpoint }}
 	c := serveHandler(t, w.Handler())
 	for _, x := range []struct{ method, resource, query, want string }{
@@ -293,7 +294,8 @@ func TestDrains(t *testing.T) {
 	s := sourcesOf(t, 3, 2)
 	var asked []string
 	var fail error
-	w := Writer{Sources: s, Nodes: func() []string { return []string{"node-a"} }, Drain: func(_ context.Context, d lb.Drain, undo, force bool) error {
+	s.Nodes = func() []string { return []string{"node-a"} }
+	w := Writer{Sources: s, Drain: func(_ context.Context, d lb.Drain, undo, force bool) error {
 		asked = append(asked, fmt.Sprintf("%v %s %v %d %t %t", d.Addr, d.Node, d.Service, max(0, d.Deadline-1e18),
 			undo, force))
 		if fail == nil && !undo {

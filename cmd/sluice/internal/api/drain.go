@@ -26,7 +26,6 @@ const maxDeadline, longest = 720 * time.Hour, "720h"
 // Writer is what changes the running process. Only the socket has it.
 type Writer struct {
 	*Sources
-	Nodes func() []string // that endpoints run on
 	Drain func(ctx context.Context, d lb.Drain, undo, force bool) error
 }
 

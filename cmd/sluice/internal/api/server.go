@@ -32,6 +32,7 @@ type Sources struct {
 	looking  sync.Mutex // one request looks at a loop at a time, however many there are
 	Journal  *journal.Journal
 	Wrong    func() []conditions.Condition
+	Nodes    func() []string // that endpoints run on
 	Settings []Setting
 	Status   func() Status
 	History  *history.Recorder

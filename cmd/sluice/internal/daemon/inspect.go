@@ -73,7 +73,8 @@ func (d *daemon) serveAPI() {
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel},
 		Loops:   d.Config.DataPath.Loops, Kernel: d.kernel.Counts,
-		Journal: d.journal, Wrong: d.wrong.All, Settings: d.Config.Settings, Status: d.status, History: d.history}
+		Journal: d.journal, Wrong: d.wrong.All, Nodes: d.control.nodes, Settings: d.Config.Settings, Status: d.status,
+		History: d.history}
 	d.showPage(sources)
 	path := d.Config.Process.APISocket
 	if path == config.NoSocket {
@@ -93,7 +94,7 @@ func (d *daemon) serveAPI() {
 		}
 	}
 	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed,
-		Handler: api.Writer{Sources: sources, Nodes: d.control.nodes, Drain: d.agent.Drain}.Handler()}.Serve()
+		Handler: api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler()}.Serve()
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
 	}
