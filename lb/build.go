@@ -184,6 +184,8 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 				err = fmt.Errorf("invalid kind %d", a.Kind)
 			case slices.Contains(b.node.elsewhere, a.Addr.Addr()):
 				err = errors.New("is an address of another node")
+			case b.node.answers(Frontend{s.Protocol, a.Addr}):
+				err = errors.New("is where this program itself answers")
 			case err == nil:
 				err = b.claim(s, &a, owner{slot: slot, address: int32(len(kept)), owned: true, ruled: a.ruled()}, kept)
 			}

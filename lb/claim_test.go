@@ -162,6 +162,32 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestOwn: no service gets an address of the node where this program itself answers; another protocol, port or address
+// is as any other.
+func TestOwn(t *testing.T) {
+	here := loopNode.Addresses[0]
+	s := claims("a", TCP, ClusterIP, "10.96.0.10:10256", 1)
+	s.Addresses = append(s.Addresses, Address{Addr: netip.AddrPortFrom(here, 10256), Kind: ExternalIP})
+	for own, want := range map[netip.AddrPort]int{
+		netip.MustParseAddrPort("0.0.0.0:10256"): 1, netip.AddrPortFrom(here, 10256): 1,
+		netip.MustParseAddrPort("0.0.0.0:10249"): 2, netip.MustParseAddrPort("127.0.0.1:10256"): 2,
+	} {
+		node := loopNode
+		node.Own = []netip.AddrPort{own}
+		table, err := NewTable([]*Service{s}, node)
+		if got := table.At(0).Addresses; len(got) != want || (err != nil) != (want == 1) {
+			t.Errorf("%v: %v, %v", own, got, err)
+		}
+	}
+	u := claims("a", UDP, ClusterIP, "10.96.0.10:10256", 1)
+	u.Addresses = s.Addresses
+	node := loopNode
+	node.Own = []netip.AddrPort{netip.AddrPortFrom(here, 10256)}
+	if table, err := NewTable([]*Service{u}, node); err != nil || len(table.At(0).Addresses) != 2 {
+		t.Errorf("UDP: %v, %v", table.At(0).Addresses, err)
+	}
+}
+
 // losersAre wants all services but the winner to be told that it owns what they list.
 func losersAre(t *testing.T, d Delta, services []*Service, winner *Service, as string) {
 	t.Helper()

@@ -54,11 +54,12 @@ type node struct {
 	addresses map[netip.Addr]struct{}
 	nodePorts []netip.Addr
 	elsewhere []netip.Addr
+	own       []netip.AddrPort
 }
 
 func newNode(n Node) node {
 	of := node{podCIDRs: make([]netip.Prefix, len(n.PodCIDRs)), addresses: make(map[netip.Addr]struct{},
-		len(n.Addresses)), nodePorts: n.NodePorts, elsewhere: n.Elsewhere}
+		len(n.Addresses)), nodePorts: n.NodePorts, elsewhere: n.Elsewhere, own: n.Own}
 	for i, p := range n.PodCIDRs {
 		of.podCIDRs[i] = unmapPrefix(p)
 	}
@@ -73,7 +74,19 @@ func newNode(n Node) node {
 // equal reports whether both say the same.
 func (n *node) equal(o *node) bool {
 	return slices.Equal(n.podCIDRs, o.podCIDRs) && maps.Equal(n.addresses, o.addresses) &&
-		slices.Equal(n.nodePorts, o.nodePorts) && slices.Equal(n.elsewhere, o.elsewhere)
+		slices.Equal(n.nodePorts, o.nodePorts) && slices.Equal(n.elsewhere, o.elsewhere) &&
+		slices.Equal(n.own, o.own)
+}
+
+// answers reports whether this program itself answers at f.
+func (n *node) answers(f Frontend) bool {
+	return f.Protocol == TCP && slices.ContainsFunc(n.own, func(own netip.AddrPort) bool {
+		if own.Addr().IsUnspecified() {
+			_, here := n.addresses[f.Addr.Addr()]
+			return here && own.Port() == f.Addr.Port()
+		}
+		return own == f.Addr
+	})
 }
 
 // serves reports whether node ports are served at an address.

@@ -178,6 +178,10 @@ type Node struct {
 	// it would no longer reach those nodes.
 	Elsewhere []netip.Addr
 
+	// Own are where this program itself answers over TCP, as its health checks: no service gets them at an address of
+	// the node. 0.0.0.0 and :: stand for all of Addresses.
+	Own []netip.AddrPort
+
 	// ServiceCIDRs are where cluster IPs are from, of both families, sorted, each once. A table does not need them.
 	ServiceCIDRs []netip.Prefix
 }

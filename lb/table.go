@@ -30,7 +30,8 @@ type Table struct {
 //     service before it has
 //   - an address or backend that is missing, multicast, of the wrong family for
 //     ID.IPv6, or whose port is 0
-//   - an address with an IPv6 zone or an invalid kind, of another node (Node.Elsewhere), or listed twice
+//   - an address with an IPv6 zone or an invalid kind, of another node (Node.Elsewhere), of this program
+//     (Node.Own), or listed twice
 //   - an address that another service owns: the kind decides (cluster IP, node port, load-balancer IP, external IP),
 //     then who has it in the table before, then age (Service.Created), then who is before the other. An address of
 //     the node with the node port or the CheckPort of another service counts as that.

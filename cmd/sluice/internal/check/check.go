@@ -210,7 +210,7 @@ func (r *Report) manifests(c *config.Config) {
 	}
 	n := &c.Node
 	converted := new(kube.Converter).Convert(result.Objects, kube.Options{ServiceProxyName: c.Source.ServiceProxyName,
-		Whole: true, Facts: kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods()}}})
+		Whole: true, Facts: kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods(), Own: c.Document.Own()}}})
 	for _, of := range converted.Findings {
 		for i := range of.List {
 			f := &of.List[i]

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -181,23 +182,44 @@ func (g httpGet) check(ctx context.Context, to place) error {
 		}
 		request.Header.Add(h.Name, h.Value)
 	}
-	transport := newTransport(ctx, to)
-	// As the kubelet: who answers is not what is asked.
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
-	defer transport.CloseIdleConnections()
-	response, err := transport.RoundTrip(request)
+	c, err := to.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // the status is what counts
-	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
-		return failure(fmt.Sprintf("status %d", response.StatusCode))
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if scheme == "http" {
+		return statusOf(c, request)
 	}
-	return nil
+	// As the kubelet: who answers is not what is asked.
+	return statusOf(tls.Client(c, &tls.Config{InsecureSkipVerify: true}), request)
 }
 
-// newTransport returns one for a single request, of which nothing is left when ctx ends: by itself http.Transport goes
+// statusOf asks over a connection and judges the status of the answer. http.Transport would put what a server says
+// before it is asked into the log.
+func statusOf(c net.Conn, request *http.Request) error {
+	request.Close = true
+	if err := request.Write(c); err != nil {
+		return err
+	}
+	in := bufio.NewReader(io.LimitReader(c, maxAnswer))
+	for {
+		response, err := http.ReadResponse(in, request)
+		switch {
+		case err != nil:
+			return err
+		case response.StatusCode < http.StatusOK && response.StatusCode != http.StatusSwitchingProtocols:
+			continue // more follows
+		}
+		_, _ = io.Copy(io.Discard, response.Body) // else the endpoint would get a reset
+		if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
+			return failure(fmt.Sprintf("status %d", response.StatusCode))
+		}
+		return nil
+	}
+}
+
+// newTransport returns one of gRPC for a single request, of which nothing is left when ctx ends: by itself http.Transport goes
 // on to connect, and to shake hands, for as long as the other side likes.
 func newTransport(ctx context.Context, to place) *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,

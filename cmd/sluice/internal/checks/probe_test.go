@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -98,6 +99,46 @@ func TestHTTPGet(t *testing.T) {
 	}
 	wantFailure(t, once(t, "httpGet: {path: /headers, httpHeaders: [{name: Host, value: example.com}, {name: X-Check, value: 'yes'}]}",
 		plain.Listener.Addr()), "")
+}
+
+// TestSpeaksFirst: what a server says before it is asked is not passed on, neither as an error nor to the log.
+func TestSpeaksFirst(t *testing.T) {
+	var log strings.Builder
+	standard := stdlog.Writer()
+	stdlog.SetOutput(&log)
+	defer stdlog.SetOutput(standard)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "SSH-2.0-banner\r\n")
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+	}()
+	for range 20 {
+		wantFailure(t, classOf(once(t, "httpGet: {}", l.Addr())), string(errMalformed))
+	}
+	if strings.Contains(log.String(), "banner") {
+		t.Errorf("logged: %s", log.String())
+	}
+}
+
+// TestHTTPInterim: what comes before the answer proper does not count.
+func TestHTTPInterim(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	wantFailure(t, once(t, "httpGet: {}", server.Listener.Addr()), "status 503")
 }
 
 // TestGRPC: the server answers as the specifications have it, for gRPC over HTTP/2 and for the health checking

@@ -233,6 +233,16 @@ func (d *Document) setDefaults() {
 func orDefault[T comparable](p *T, value T) { *p = cmp.Or(*p, value) }
 
 // encode returns the document as YAML.
+// Own returns the addresses of health and metrics, at which the program itself answers.
+func (d *Document) Own() (out []netip.AddrPort) {
+	for _, text := range []string{d.HealthzBindAddress, d.MetricsBindAddress} {
+		if a, err := netip.ParseAddrPort(text); err == nil && a.Port() != 0 {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 func (d *Document) encode() ([]byte, error) {
 	text, err := yaml.Marshal(d)
 	if err != nil {

@@ -39,7 +39,7 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 	n := &c.config.Node
 	r := c.convert.Convert(objects, kube.Options{
 		ServiceProxyName: c.config.Source.ServiceProxyName,
-		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods()}},
+		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods(), Own: c.config.Document.Own()}},
 		Whole:            !c.config.FromAPI(),
 	})
 	for _, f := range r.Findings {
