@@ -65,7 +65,7 @@ func (k *Converter) find(g *group) {
 	}
 	switch {
 	case !k.whole || g.foreign:
-	case g.service == nil:
+	case g.service == nil && (len(g.slices) > 0 || g.old != nil):
 		k.orphans(g)
 	case len(g.services) > 0:
 		g.unmatched()
@@ -92,7 +92,7 @@ func (k *Converter) orphans(g *group) {
 		g.findings = append(g.findings, Finding{conditions.EndpointsUnmatched, kindSlice, s.Name,
 			"metadata.labels[" + discoveryv1.LabelServiceName + "]", "its endpoints are not used: " + why})
 	}
-	if len(g.slices) == 0 && g.old != nil {
+	if len(g.slices) == 0 {
 		g.findings = append(g.findings, Finding{conditions.EndpointsUnmatched, kindEndpoints, g.old.Name,
 			"metadata.name", "its endpoints are not used: " + why})
 	}

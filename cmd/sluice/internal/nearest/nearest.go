@@ -12,22 +12,23 @@ func Of(word string, names iter.Seq[string]) (near string) {
 	if len(word) > longest {
 		return ""
 	}
-	least := max(1, len(word)/4) + 1
+	least, short := max(1, len(word)/4)+1, plain(word)
 	for w := range names {
 		if w == word {
 			return ""
 		}
-		if d := distance(plain(word), plain(w)); d < least {
+		if d := distance(short, plain(w)); d < least {
 			least, near = d, w
 		}
 	}
 	return near
 }
 
-// plain returns a word without what it may be written with or without.
-func plain(word string) string {
-	return strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(strings.ToLower(word))
-}
+// separators are what a word may be written with or without.
+var separators = strings.NewReplacer("-", "", "_", "", ".", "", " ", "")
+
+// plain returns a word in small letters, without separators.
+func plain(word string) string { return separators.Replace(strings.ToLower(word)) }
 
 // distance returns how many letters must be put in, left out, replaced, or exchanged with the next one.
 func distance(a, b string) int {
