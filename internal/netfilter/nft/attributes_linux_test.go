@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"runtime"
@@ -28,7 +29,7 @@ func TestKernelAcceptsLengths(t *testing.T) {
 		if err := os.WriteFile(comm, []byte(name), 0); err != nil {
 			t.Skip(err)
 		}
-		defer func() { _ = os.WriteFile(comm, was, 0) }()
+		defer func() { _ = os.WriteFile(comm, bytes.TrimSpace(was), 0) }()
 		fd := int(log.Fd())
 		if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil {
 			t.Skip(err)
