@@ -1,6 +1,7 @@
 package kernelmodes
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,12 +11,15 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Flows are the UDP frontends whose conntrack entries are to be checked. A datagram
+// Flows are the frontends of UDP and SCTP whose conntrack entries are to be checked. A datagram
 // belongs to no connection, but netfilter takes those between two ports for one flow,
-// and sends them all where it sent the first. TCP and SCTP end with their backend.
+// and sends them all where it sent the first. So it does with an association that a client begins
+// anew from the same port. TCP ends with its backend.
 //
 // They outlive a Sync that failed.
-type Flows map[netip.AddrPort]*frontend
+type Flows map[lb.Protocol]frontends
+
+type frontends map[netip.AddrPort]*frontend
 
 // frontend has where the flows of a frontend may be.
 type frontend struct {
@@ -48,28 +52,33 @@ func (f *Flows) Change(changes []lb.Change) {
 	}
 }
 
-// each calls do for each frontend of a UDP Service, which may be nil.
+// each calls do for each frontend of a Service of UDP or SCTP, which may be nil.
 func (f *Flows) each(s *lb.Service, do func(*frontend, lb.Address)) {
-	if s == nil || s.Protocol != lb.UDP {
+	if s == nil || s.Protocol == lb.TCP {
 		return
 	}
 	if *f == nil {
-		*f = make(Flows)
+		*f = Flows{lb.UDP: {}, lb.SCTP: {}}
 	}
+	of := (*f)[s.Protocol]
 	for _, a := range s.Addresses {
-		if (*f)[a.Addr] == nil {
-			(*f)[a.Addr] = new(frontend)
+		if of[a.Addr] == nil {
+			of[a.Addr] = new(frontend)
 		}
-		do((*f)[a.Addr], a)
+		do(of[a.Addr], a)
 	}
 }
 
 // allowed returns the backends that flows to an address of a Service may be at.
 func allowed(s *lb.Service, a lb.Address) []netip.AddrPort {
 	backends := s.Eligible()
-	if a.Local && a.Kind == lb.ClusterIP {
+	switch {
+	case s.Protocol == lb.SCTP: // an association stays where it is served, though new ones may not go there
+		backends = slices.DeleteFunc(slices.Clone(s.Backends),
+			func(b lb.Backend) bool { return !b.Ready && !(b.Serving && b.Terminating) })
+	case a.Local && a.Kind == lb.ClusterIP:
 		backends = s.EligibleLocal()
-	} else if a.Local {
+	case a.Local:
 		backends = append(backends, s.EligibleLocal()...)
 	}
 	list := make([]netip.AddrPort, 0, len(backends))
@@ -81,7 +90,7 @@ func allowed(s *lb.Service, a lb.Address) []netip.AddrPort {
 
 // Delete deletes the entries of flows that are not where they should be, and returns
 // their number.
-func (f *Flows) Delete(ipv6 bool) (uint64, error) {
+func (f *Flows) Delete(ipv6 bool) (n uint64, err error) {
 	if len(*f) == 0 {
 		return 0, nil
 	}
@@ -89,24 +98,30 @@ func (f *Flows) Delete(ipv6 bool) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	stale := func(flow conntrack.Flow) bool { return f.stale(flow, local) }
-	n, err := conntrack.DeleteFlows(ipv6, maps.Keys(*f), true, stale)
+	for protocol, of := range *f {
+		stale := func(flow conntrack.Flow) bool { return of.stale(flow, local) }
+		if protocol == lb.SCTP {
+			stale = func(flow conntrack.Flow) bool { return of.dead(flow, local) }
+		}
+		deleted, err2 := conntrack.DeleteFlows(protocol, ipv6, maps.Keys(of), protocol == lb.UDP, stale)
+		n, err = n+deleted, errors.Join(err, err2)
+	}
 	if err == nil {
 		*f = nil
 	}
 	return n, err
 }
 
-// stale reports whether an entry is to be deleted. A flow to a port of this
+// stale reports whether an entry of UDP is to be deleted. A flow to a port of this
 // node that is no backend of the frontend is that of a proxy, which has it while the
 // Service is moving, and deletes it itself when it lets go.
-func (f Flows) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
+func (f frontends) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
 	// A flow that the socket of a node port began by answering too late: its destination is
 	// the client.
 	if x := f.frontend(flow.Src, local); x != nil && x.allowed != nil {
 		return true
 	}
-	x, from := f.frontend(flow.Dst, local), flow.Replies.Addr()
+	x := f.frontend(flow.Dst, local)
 	switch {
 	case x == nil, slices.Contains(x.allowed, flow.Replies):
 		return false
@@ -115,12 +130,29 @@ func (f Flows) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
 	case x.allowed == nil:
 		return false
 	}
-	return flow.Replies == flow.Dst || !local[from] && !from.IsLoopback()
+	return flow.Replies == flow.Dst || isElsewhere(flow, local)
+}
+
+// dead reports whether the endpoint of an association has left its Service, or does not serve any more, while there are
+// others: without its entry the client reaches one of them when it begins anew. A Service that has gone, perhaps to
+// another data path, keeps its associations.
+func (f frontends) dead(flow conntrack.Flow, local map[netip.Addr]bool) bool {
+	x := f.frontend(flow.Dst, local)
+	if x == nil || len(x.allowed) == 0 || flow.Replies == flow.Dst || slices.Contains(x.allowed, flow.Replies) {
+		return false
+	}
+	return slices.Contains(x.had, flow.Replies) || isElsewhere(flow, local)
+}
+
+// isElsewhere reports whether a flow is not at this node itself, as it is with a proxy.
+func isElsewhere(flow conntrack.Flow, local map[netip.Addr]bool) bool {
+	from := flow.Replies.Addr()
+	return !local[from] && !from.IsLoopback()
 }
 
 // frontend returns the frontend that one end of a flow is of, nil if that is not to be
 // checked. What comes by loopback is not ours.
-func (f Flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend {
+func (f frontends) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend {
 	addr := end.Addr()
 	if x := f[end]; x != nil || !local[addr] || addr.IsLoopback() {
 		return x
@@ -135,7 +167,7 @@ func DeleteTranslated(frontends map[netip.AddrPort]bool, ipv6 bool) (uint64, err
 	if err != nil {
 		return 0, err
 	}
-	return conntrack.DeleteFlows(ipv6, maps.Keys(frontends), false, func(flow conntrack.Flow) bool {
+	return conntrack.DeleteFlows(lb.UDP, ipv6, maps.Keys(frontends), false, func(flow conntrack.Flow) bool {
 		return translated(flow, frontends, local)
 	})
 }

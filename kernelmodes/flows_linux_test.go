@@ -2,6 +2,7 @@ package kernelmodes
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -79,7 +80,61 @@ func TestFlows(t *testing.T) {
 		if test.asked == client { // then the socket of the node port asks
 			flow.Src = nodePort
 		}
-		if got := f.stale(flow, local); got != test.want {
+		if got := f[lb.UDP].stale(flow, local); got != test.want {
+			t.Errorf("%s: %s answered by %s: deleted %v, want %v", test.name, test.asked, test.answers, got, test.want)
+		}
+	}
+}
+
+// TestAssociations: which entries of SCTP a change deletes.
+func TestAssociations(t *testing.T) {
+	self := netip.MustParseAddr("192.0.2.10")
+	const gone, serves, fails, drains, dead = 1, 2, 3, 4, 5
+	all := lab.Plain(false, 1, gone, serves, fails, drains, dead)
+	all.Protocol = lb.SCTP
+	all.Addresses = append(all.Addresses, lb.Address{Addr: lab.Anywhere(false, 30868), Kind: lb.NodePort, Local: true})
+	pod := func(n int) netip.AddrPort { return all.Backends[n-1].Addr }
+	some, none := all, all
+	some.Backends = slices.Clone(all.Backends[1:])
+	some.Backends[fails-2].Ready = false // it fails its check
+	some.Backends[drains-2].Ready, some.Backends[drains-2].Serving, some.Backends[drains-2].Terminating = false, true, true
+	some.Backends[dead-2].Ready, some.Backends[dead-2].Serving, some.Backends[dead-2].Terminating = false, false, true
+	none.Backends = nil
+	clusterIP, nodePort, proxy := all.Addresses[0].Addr, lab.At(self, 30868), lab.At(self, 41000)
+	for _, test := range []struct {
+		name           string
+		was, now       []lb.Service // no was: the first Sync
+		asked, answers netip.AddrPort
+		want           bool
+	}{
+		{"endpoint gone", []lb.Service{all}, []lb.Service{some}, clusterIP, pod(gone), true},
+		{"endpoint gone, asked by node port", []lb.Service{all}, []lb.Service{some}, nodePort, pod(gone), true},
+		{"endpoint stays", []lb.Service{all}, []lb.Service{some}, clusterIP, pod(serves), false},
+		{"endpoint of another node stays", []lb.Service{all}, []lb.Service{some}, nodePort, pod(serves), false},
+		{"endpoint not ready", []lb.Service{all}, []lb.Service{some}, clusterIP, pod(fails), true},
+		{"endpoint drains", []lb.Service{all}, []lb.Service{some}, clusterIP, pod(drains), false},
+		{"endpoint terminates and does not serve", []lb.Service{all}, []lb.Service{some}, clusterIP, pod(dead), true},
+		{"with a proxy", []lb.Service{all}, []lb.Service{some}, clusterIP, proxy, false},
+		{"at the node port itself", []lb.Service{all}, []lb.Service{some}, nodePort, nodePort, false},
+		{"no endpoints left", []lb.Service{all}, []lb.Service{none}, clusterIP, pod(gone), false},
+		{"endpoints again", []lb.Service{none}, []lb.Service{some}, clusterIP, pod(gone), true},
+		{"Service gone", []lb.Service{all}, nil, clusterIP, pod(gone), false},
+		{"first Sync, endpoint gone", nil, []lb.Service{some}, clusterIP, pod(gone), true},
+		{"first Sync, endpoint stays", nil, []lb.Service{some}, clusterIP, pod(serves), false},
+		{"first Sync, with a proxy", nil, []lb.Service{some}, clusterIP, proxy, false},
+	} {
+		var f Flows
+		var m lb.Mirror
+		was, now := lab.Whole(test.was...), lab.Whole(test.now...)
+		m.Fold(&was, false)
+		m.Changed()
+		m.Fold(&now, false)
+		f.Change(m.Changed())
+		if test.was == nil {
+			f.ChangeAll(m.Services())
+		}
+		local := map[netip.Addr]bool{self: true}
+		if got := f[lb.SCTP].dead(conntrack.Flow{Dst: test.asked, Replies: test.answers}, local); got != test.want {
 			t.Errorf("%s: %s answered by %s: deleted %v, want %v", test.name, test.asked, test.answers, got, test.want)
 		}
 	}

@@ -70,5 +70,5 @@ func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
 	if f.local, err = conntrack.LocalAddrs(); err != nil {
 		return 0, err
 	}
-	return conntrack.DeleteFlows(ipv6, maps.Keys(f.changed), false, f.stale)
+	return conntrack.DeleteFlows(lb.UDP, ipv6, maps.Keys(f.changed), false, f.stale)
 }

@@ -136,7 +136,7 @@ func serveKernel(_ context.Context, h *testbed.Host, at netip.AddrPort, size int
 }
 
 func sendKernel(_ context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error {
-	c, err := h.DialSCTP(h.Addr4, to, sctpTimeout)
+	c, err := h.DialSCTP(netip.AddrPortFrom(h.Addr4, 0), to, sctpTimeout)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,10 @@ import (
 type SCTPEnds struct {
 	Engine, Why string // that Sluice uses there
 	EchoPort    int
-	Echo        func(t *testing.T, h *Host) // starts a server that echoes
-	Open        func(from *Host, addr netip.AddrPort) (SCTPClient, error)
-	OnNode      bool // clients may be on the node
-	PerHost     int  // clients at once on a host
+	Echo        func(t *testing.T, h *Host)                                            // starts a server that echoes
+	OpenFrom    func(from *Host, port uint16, addr netip.AddrPort) (SCTPClient, error) // port 0: any
+	OnNode      bool                                                                   // clients may be on the node
+	PerHost     int                                                                    // clients at once on a host
 }
 
 // SCTPClient is an association with a server that echoes.
@@ -46,6 +46,11 @@ const (
 	usrsctpEcho   = "/usr/lib/usrsctp/echo_server"
 	usrsctpClient = "/usr/lib/usrsctp/client"
 )
+
+// Open opens an association from any port.
+func (e *SCTPEnds) Open(from *Host, addr netip.AddrPort) (SCTPClient, error) {
+	return e.OpenFrom(from, 0, addr)
+}
 
 // NewSCTPEnds returns the SCTP that this kernel allows at both ends of an association.
 func NewSCTPEnds(t *testing.T) SCTPEnds {
@@ -91,8 +96,9 @@ type usrsctpProgram struct {
 	ended chan error
 }
 
-func openUsrsctp(from *Host, addr netip.AddrPort) (SCTPClient, error) {
-	cmd := from.Command(context.Background(), usrsctpClient, addr.Addr().String(), fmt.Sprint(addr.Port()))
+func openUsrsctp(from *Host, port uint16, addr netip.AddrPort) (SCTPClient, error) {
+	cmd := from.Command(context.Background(), usrsctpClient, addr.Addr().String(), fmt.Sprint(addr.Port()),
+		fmt.Sprint(port))
 	in, feed := io.Pipe()
 	c := &usrsctpProgram{cmd: cmd, to: addr, feed: feed, ended: make(chan error, 1)}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &c.out, &c.out
@@ -153,8 +159,15 @@ type kernelClient struct {
 	to netip.AddrPort
 }
 
-func openKernel(from *Host, addr netip.AddrPort) (SCTPClient, error) {
-	s, err := from.DialSCTP(netip.Addr{}, addr, Patience)
+func openKernel(from *Host, port uint16, addr netip.AddrPort) (SCTPClient, error) {
+	var at netip.AddrPort
+	if port != 0 {
+		at = netip.AddrPortFrom(from.Addr4, port)
+		if addr.Addr().Is6() {
+			at = netip.AddrPortFrom(from.Addr6, port)
+		}
+	}
+	s, err := from.DialSCTP(at, addr, Patience)
 	return kernelClient{s, addr}, err
 }
 
@@ -170,4 +183,4 @@ func (c kernelClient) Ask(line string) error {
 	return nil
 }
 
-func (c kernelClient) Abandon() { c.Close() }
+func (c kernelClient) Abandon() { c.Abort() }

@@ -54,14 +54,14 @@ func (h *Host) ListenSCTP(at netip.AddrPort) (s SCTPSocket, err error) {
 	return s, nil
 }
 
-// DialSCTP connects from the host, by the address from alone if it is valid. This and each
-// later call takes at most the given time.
-func (h *Host) DialSCTP(from netip.Addr, to netip.AddrPort, within time.Duration) (s SCTPSocket, err error) {
+// DialSCTP connects from the host, by the address and port from alone if they are valid. This and
+// each later call takes at most the given time.
+func (h *Host) DialSCTP(from, to netip.AddrPort, within time.Duration) (s SCTPSocket, err error) {
 	if err = h.Do(func() (err error) { s, err = newSCTP(to.Addr()); return err }); err != nil {
 		return s, fmt.Errorf("connect host %s to %s: %w", h.Name, to, err)
 	}
 	if err = s.SetTimeout(within); err == nil && from.IsValid() {
-		err = unix.Bind(s.fd, sockaddr(netip.AddrPortFrom(from, 0)))
+		err = unix.Bind(s.fd, sockaddr(from))
 	}
 	if err == nil {
 		err = s.connect(to, within)
@@ -167,6 +167,12 @@ func (s SCTPSocket) Write(b []byte) (int, error) {
 
 // CloseWrite ends the association once all that was written has arrived.
 func (s SCTPSocket) CloseWrite() error { return unix.Shutdown(s.fd, unix.SHUT_WR) }
+
+// Abort ends the association without waiting for the other end.
+func (s SCTPSocket) Abort() {
+	_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	s.Close()
+}
 
 // Close closes the socket.
 func (s SCTPSocket) Close() { _ = unix.Close(s.fd) }

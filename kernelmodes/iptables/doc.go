@@ -29,7 +29,8 @@
 // A change writes the chains of the Services that changed, and their rules in buckets one by
 // one, by one iptables-restore. An address is answered at every moment, by nat or by filter.
 // Established connections go on, since nat sees the first packet only. Conntrack entries of UDP
-// flows to an endpoint that is no longer one of the address are deleted.
+// flows to an endpoint that is no longer one of the address are deleted, and those of SCTP to one
+// that the Service has lost.
 //
 // No socket is opened for a node port here. The caller may hold one: rules come before it but
 // for packets by loopback, so that it serves a node port on 127.0.0.1 and ::1, without

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -53,4 +54,10 @@ func TestSync(t *testing.T) {
 			t.Errorf("after a process without Services has started:\n%s", now)
 		}
 	})
+}
+
+// TestSCTP: a client that begins its association anew, from the same port, reaches an endpoint of the Service.
+func TestSCTP(t *testing.T) {
+	engines := [2]*Engine{variant{}.engine(), variant{ipv6: true}.engine()}
+	lab.New(t, testbed.Config{Pods: 2}, func(family int) lab.Engine { return engines[family] }).RestartSCTP()
 }

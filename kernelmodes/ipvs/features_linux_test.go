@@ -260,7 +260,7 @@ func TestSCTP(t *testing.T) {
 		n.Sync(s)
 		for _, to := range []netip.AddrPort{at, port} {
 			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
-				c, err := host.DialSCTP(netip.Addr{}, to, testbed.Patience)
+				c, err := host.DialSCTP(netip.AddrPort{}, to, testbed.Patience)
 				testbed.Check(t, err)
 				conn, err := ln.Accept()
 				if err == nil {
@@ -286,5 +286,32 @@ func TestSCTP(t *testing.T) {
 			t.Error("what has just ended is not waited for")
 		}
 		ln.Close()
+	}
+}
+
+// TestRestartSCTP: a client whose endpoint has gone without a word reaches another one from the same port.
+func TestRestartSCTP(t *testing.T) {
+	n := newNode(t, testbed.Config{Pods: 2})
+	for _, v6 := range []bool{false, true} {
+		at, from := netip.AddrPortFrom(vip(v6, 39), 39), netip.AddrPortFrom(address(n.Client, v6), 3900)
+		for _, pod := range n.Pods[:2] {
+			b := backend(pod, v6, 3868)
+			ln, err := pod.ListenSCTP(b.Addr)
+			testbed.Check(t, err)
+			testbed.Check(t, ln.SetTimeout(testbed.Patience))
+			n.Sync(simple("diameter", at.Addr().String(), at.Port(), lb.SCTP, b))
+			c, err := n.Client.DialSCTP(from, at, testbed.Patience)
+			testbed.Check(t, err)
+			if conn, err := ln.Accept(); err != nil {
+				t.Errorf("%s: %s has no association: %v", family(v6), pod, err)
+			} else {
+				defer conn.Close()
+			}
+			to := fmt.Sprintf("blackhole %s/%d", at.Addr(), at.Addr().BitLen())
+			n.Client.Run(t, "sh", "-c", "ip route add "+to)
+			c.Abort() // which nobody hears of
+			n.Client.Run(t, "sh", "-c", "ip route del "+to)
+			ln.Close()
+		}
 	}
 }

@@ -43,7 +43,7 @@ func (f *flows) delete(ipv6 bool) error {
 	if len(f.changed) == 0 {
 		return nil
 	}
-	_, err := conntrack.DeleteFlows(ipv6, maps.Keys(f.changed), true, f.stale)
+	_, err := conntrack.DeleteFlows(lb.UDP, ipv6, maps.Keys(f.changed), true, f.stale)
 	if err == nil {
 		f.changed = nil
 	}

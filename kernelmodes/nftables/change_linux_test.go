@@ -122,3 +122,9 @@ func TestLongerAffinity(t *testing.T) {
 		syncOn(t, tb.Node, &Engine{}, lab.Whole(long))
 	}
 }
+
+// TestSCTP: a client that begins its association anew, from the same port, reaches an endpoint of the Service.
+func TestSCTP(t *testing.T) {
+	t.Parallel()
+	newNode(t, testbed.Config{Pods: 2}).RestartSCTP()
+}

@@ -25,7 +25,7 @@
 // sets stay when the table is written anew, also by another process. A change is one transaction:
 // a packet meets all of it or nothing. Established connections go on, since nat sees the first
 // packet only. Conntrack entries of UDP flows to an endpoint that is no longer one of the address
-// are deleted.
+// are deleted, and those of SCTP to one that the Service has lost.
 //
 // As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it
 // has not are rejected. Nothing is accepted on behalf of Services, since a base chain of

@@ -322,3 +322,9 @@ func TestUnansweredDatagrams(t *testing.T) {
 	testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.OutlierStats().Active == 1 })
 	n.awaits(&s, 0, 0, 0)
 }
+
+// TestRestartSCTP: a client that begins its association anew, from the same port, reaches an endpoint of the Service.
+func TestRestartSCTP(t *testing.T) {
+	t.Parallel()
+	newNode(t, testbed.Config{Pods: 2}).RestartSCTP()
+}

@@ -35,37 +35,40 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 	return local, nil
 }
 
-// DeleteFlows deletes the conntrack entries of UDP flows of a family that are stale, and
-// returns their number. It asks about those whose first packet went to the port of one of
-// some frontends or, if answers, came from it, and about others where that costs less or the
-// kernel is older than 5.8. It takes the kernel a walk through the whole table for each port,
-// or one for all UDP flows.
-func DeleteFlows(ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool, stale func(Flow) bool) (uint64, error) {
+// DeleteFlows deletes the conntrack entries of a protocol and a family that are stale, and
+// returns their number. It asks about those whose first packet went to the port of one of some
+// frontends or, if answers, came from it, and about others where that costs less or the kernel is
+// older than 5.8. It takes the kernel a walk through the whole table for each port, or one for all
+// flows of the protocol.
+func DeleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool,
+	stale func(Flow) bool,
+) (uint64, error) {
 	ports := make(map[uint16]bool)
 	for f := range frontends {
 		ports[f.Port()] = true
 	}
+	number := netfilter.ProtocolNumber(protocol)
 	var lookups []lookup
 	for port := range ports {
-		lookups = append(lookups, lookup{unix.IPPROTO_UDP, nl.CTA_PROTO_DST_PORT, port})
+		lookups = append(lookups, lookup{protocol: number, kind: nl.CTA_PROTO_DST_PORT, port: port})
 		if answers {
-			lookups = append(lookups, lookup{unix.IPPROTO_UDP, nl.CTA_PROTO_SRC_PORT, port})
+			lookups = append(lookups, lookup{protocol: number, kind: nl.CTA_PROTO_SRC_PORT, port: port})
 		}
 	}
 	if oneWalk(len(lookups)) {
-		lookups = []lookup{{protocol: unix.IPPROTO_UDP}}
+		lookups = []lookup{{protocol: number}}
 	}
 	var n uint64
 	for _, l := range lookups {
 		deleted, err := l.delete(ipv6, func(e Entry) bool { return stale(e.Flow) })
 		if n += deleted; err != nil {
-			return n, fmt.Errorf("delete conntrack entries of UDP frontends: %w", err)
+			return n, fmt.Errorf("delete conntrack entries of %s frontends: %w", protocol, err)
 		}
 	}
 	return n, nil
 }
 
-// oneWalk reports whether one walk through conntrack's table that names every UDP flow
+// oneWalk reports whether one walk through conntrack's table that names every flow of a protocol
 // costs less than several that name few. Measured on Linux 6.18: a bucket of the table takes
 // 37 ns, an entry that is passed by 5 times as much, and one that is named 65 times.
 func oneWalk(walks int) bool {
@@ -86,7 +89,7 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 	}
 	for protocol, frontends := range map[uint8][]netip.AddrPort{unix.IPPROTO_TCP: tcp, unix.IPPROTO_SCTP: sctp} {
 		asked, ports := make(map[netip.AddrPort]bool), make(map[uint16]bool)
-		l := lookup{protocol: protocol}
+		l := lookup{protocol: protocol, without: SeenReply | DstTranslated}
 		for _, f := range frontends {
 			l.port = f.Port()
 			asked[f], ports[l.port] = true, true
@@ -111,12 +114,12 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 }
 
 // lookup says which entries the kernel is to name: those of a protocol, all or those whose
-// first packet had a port, of the kind source or destination. Of TCP and SCTP it is to name
-// only those that are unreplied and whose destination is not translated.
+// first packet had a port, of the kind source or destination, without some bits of status.
 type lookup struct {
 	protocol uint8
 	kind     int // nl.CTA_PROTO_*_PORT; 0 means any port
 	port     uint16
+	without  Status
 }
 
 // Of linux/netfilter/nfnetlink_conntrack.h, and the flags of net/netfilter/nf_internals.h.
@@ -143,9 +146,9 @@ func (l lookup) attributes() []byte {
 		proto = nfnl.Attr(proto, l.kind, nl.BEUint16Attr(l.port))
 	}
 	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nfnl.AttrNested(nil, nl.CTA_TUPLE_PROTO, proto))
-	if l.protocol != unix.IPPROTO_UDP {
+	if l.without != 0 {
 		b = nfnl.Attr(b, nl.CTA_STATUS, nl.BEUint32Attr(0))
-		b = nfnl.Attr(b, ctaStatusMask, nl.BEUint32Attr(uint32(SeenReply|DstTranslated)))
+		b = nfnl.Attr(b, ctaStatusMask, nl.BEUint32Attr(uint32(l.without)))
 	}
 	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags, nl.Uint32Attr(flags)))
 }

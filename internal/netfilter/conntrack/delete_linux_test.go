@@ -18,15 +18,16 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// TestDeleteFlows: what a filter is asked about are the UDP flows with one of the ports,
+// TestDeleteFlows: what a filter is asked about are the flows of a protocol with one of the ports,
 // and what it chooses is deleted.
 func TestDeleteFlows(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
-	const udp = unix.IPPROTO_UDP
+	const udp, sctp = unix.IPPROTO_UDP, unix.IPPROTO_SCTP
 	for _, ipv6 := range []bool{false, true} {
 		server := netip.MustParseAddr(map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}[ipv6])
 		to := func(port uint16) string { return netip.AddrPortFrom(server, port).String() }
@@ -34,17 +35,21 @@ func TestDeleteFlows(t *testing.T) {
 			1001: {protocol: udp, to: to(53), answers: to(54), goes: true}, 1002: {protocol: udp, to: to(53)},
 			53: {protocol: udp, to: to(1003), goes: true}, 1004: {protocol: udp, to: to(80)},
 			1005: {protocol: unix.IPPROTO_TCP, to: to(53), state: 3, goes: true},
+			1006: {protocol: sctp, to: to(53), answers: to(54), state: 4, status: uint32(SeenReply), goes: true},
+			1007: {protocol: sctp, to: to(53), state: 4, status: uint32(SeenReply)},
 		}
 		for _, test := range []struct {
 			name      string
+			protocol  lb.Protocol
 			frontends []uint16 // ports
 			answers   bool
 			about     []uint16 // source ports
 		}{
-			{"asked", []uint16{53, 53}, false, []uint16{1001, 1002}},
-			{"both", []uint16{80, 53}, true, []uint16{53, 1001, 1002, 1004}},
-			{"many", []uint16{53, 1, 2, 3, 4, 5, 6, 7, 8}, true, []uint16{53, 1001, 1002, 1004}},
-			{"none", nil, true, nil},
+			{"asked", lb.UDP, []uint16{53, 53}, false, []uint16{1001, 1002}},
+			{"both", lb.UDP, []uint16{80, 53}, true, []uint16{53, 1001, 1002, 1004}},
+			{"many", lb.UDP, []uint16{53, 1, 2, 3, 4, 5, 6, 7, 8}, true, []uint16{53, 1001, 1002, 1004}},
+			{"none", lb.UDP, nil, true, nil},
+			{"associations", lb.SCTP, []uint16{53, 80}, false, []uint16{1006, 1007}},
 		} {
 			h.DoT(t, func() error {
 				for port, m := range entries {
@@ -53,11 +58,12 @@ func TestDeleteFlows(t *testing.T) {
 					}
 				}
 				asked := make(map[uint16]bool)
-				answers, err := lookup{udp, nl.CTA_PROTO_SRC_PORT, 53}.list(ipv6, func(Entry) bool { return true })
+				from := lookup{protocol: udp, kind: nl.CTA_PROTO_SRC_PORT, port: 53}
+				answers, err := from.list(ipv6, func(Entry) bool { return true })
 				if err != nil || len(answers) != 1 {
 					t.Errorf("%s, ipv6 %v: %d flows from port 53, %v; want 1", test.name, ipv6, len(answers), err)
 				}
-				n, err := DeleteFlows(ipv6, frontends(test.frontends...), test.answers, func(f Flow) bool {
+				n, err := DeleteFlows(test.protocol, ipv6, frontends(test.frontends...), test.answers, func(f Flow) bool {
 					m := entries[f.Src.Port()]
 					if want := m.flow(f.Src.Port()); f != want {
 						t.Errorf("%s: read as %v, want %v", m, f, want)
@@ -126,7 +132,7 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 			}
 		}
 		asked, before, most := 0, heap(), uint64(0)
-		n, err := DeleteFlows(false, frontends(53), false, func(Flow) bool {
+		n, err := DeleteFlows(lb.UDP, false, frontends(53), false, func(Flow) bool {
 			if asked++; asked%500 == 1 {
 				most = max(most, heap()-min(heap(), before))
 			}

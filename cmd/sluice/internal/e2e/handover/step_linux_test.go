@@ -215,7 +215,7 @@ func (n *line) newAssoc() *assoc {
 // renew opens it, instead of one from before.
 func (a *assoc) renew() {
 	a.n.T.Helper()
-	if a.ends.Open == nil {
+	if a.ends.OpenFrom == nil {
 		return
 	}
 	if a.held != nil {
