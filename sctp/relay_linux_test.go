@@ -62,3 +62,37 @@ func TestRelay(t *testing.T) {
 		}
 	})
 }
+
+// A client that begins anew from the same port, since it has lost its association, is served by a backend that is
+// there, also after an upgrade.
+func TestRestartOfClient(t *testing.T) {
+	for _, upgrade := range []bool{false, true} {
+		t.Run(fmt.Sprintf("upgrade=%v", upgrade), func(t *testing.T) {
+			l := only(t, Socket, testbed.Config{Pods: 2}, settings{})
+			accepted := l.serve(l.Pods...)
+			const from = 7010
+			for i, pod := range l.Pods {
+				l.backends(0, pod)
+				client, err := l.tryDial(l.Client, from, patience)
+				check(t, err)
+				server := l.accept(accepted[i])
+				ask(t, client, server, message{data: []byte("hello")})
+				ask(t, server, client, message{data: []byte("welcome")})
+				if i > 0 {
+					break
+				}
+				if upgrade {
+					l.order(order{Do: "upgrade", Loops: 2})
+				}
+				defer expectEnd(t, server, "the backend of before")
+				to := "blackhole " + l.frontend.Addr().String()
+				l.Client.Run(t, "sh", "-c", "ip route add "+to)
+				client.abort() // which nobody hears of
+				l.Client.Run(t, "sh", "-c", "ip route del "+to)
+			}
+			if s := l.stats(); s.Active != 1 || s.Accepted != 2 || s.Established != 2 || s.ClientAborts != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

@@ -128,6 +128,14 @@ func (s *Side[C]) Owner() C { return s.owner }
 // FD returns the socket, -1 while there is none.
 func (s *Side[C]) FD() int { return int(s.fd) }
 
+// Take takes the open socket from s.
+func (s *Side[C]) Take() (fd int) {
+	sh, _, _ := s.owner.Parts()
+	fd, s.fd = s.FD(), -1
+	_ = sh.Loop.Detach(fd) // fails if it was not watched
+	return fd
+}
+
 // HandleEvent moves what can be moved in both directions.
 func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if ev&(eventloop.Readable|eventloop.Hangup) != 0 {

@@ -101,6 +101,7 @@ type Side struct {
 
 // Sockets is an association of the socket engine.
 type Sockets struct {
+	Asked               lb.Frontend
 	Client, Backend     int // descriptors; Backend is -1 while there is none
 	ToBackend, ToClient Way
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
@@ -29,6 +30,7 @@ type assoc struct {
 	sh              *shard
 	client, backend side
 	streams         kernel.Status // of the client's association
+	asked           lb.Frontend
 }
 
 // side is one of an assoc's two sockets. It also counts as Shut when the peer takes nothing any more.
@@ -162,6 +164,9 @@ func (a *assoc) notice(src *side, b []byte) bool {
 	switch {
 	case changed && state == kernel.ChangeShutdown:
 		src.EOF = true // the only report to the side that began
+	case changed && state == kernel.ChangeRestart && src == &a.client:
+		a.restart()
+		return false
 	case changed && (state == kernel.ChangeLost || state == kernel.ChangeRestart):
 		// A peer that has restarted has lost its state, and the other side would not notice.
 		src.Fail()
@@ -170,6 +175,22 @@ func (a *assoc) notice(src *side, b []byte) bool {
 		src.partial = nil // the rest of the message will not come
 	}
 	return true
+}
+
+// restart ends a, and serves its client as a new one: it has begun anew from the same port.
+func (a *assoc) restart() {
+	sh := a.sh
+	again := accepted{fd: a.client.Take(), frontend: a.asked}
+	a.client.Fail()
+	sh.count.Accepted.Add(1)
+	sh.Descriptors.Adopt(2) // a has just given them back
+	var err error
+	if again.peer, err = socket.Peer(again.fd); err == nil {
+		err = sh.post(again) // a may be made a new one only after this event
+	}
+	if err != nil {
+		sh.Refuse(again.fd)
+	}
 }
 
 // Reset aborts the association of a socket (session.Owner).

@@ -39,7 +39,7 @@ func (a *assoc) freeze() engine.Frozen {
 	a.Shared = true
 	a.Meter.Flush(a.Choice)
 	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Kept: kept, Sockets: &engine.Sockets{
-		Client: a.client.FD(), Backend: a.backend.FD(),
+		Asked: a.asked, Client: a.client.FD(), Backend: a.backend.FD(),
 		ToBackend: frozenWay(&a.client, &a.backend), ToClient: frozenWay(&a.backend, &a.client),
 	}}
 	if d := a.sh.FreezeDial(a); d != nil {
@@ -88,6 +88,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 func (sh *shard) thaw(f *engine.Frozen, ours *session.Sources) {
 	s := f.Sockets
 	a := sh.newAssoc(s.Client, s.Backend)
+	a.asked = s.Asked
 	thawWay(&s.ToBackend, &a.client, &a.backend)
 	thawWay(&s.ToClient, &a.backend, &a.client)
 	if len(s.ToClient.Partial)+len(s.ToClient.Whole) > 0 {

@@ -24,7 +24,7 @@ type shard struct {
 	count   engine.Counters
 
 	mu       sync.Mutex // guards the following
-	accepted []accepted // by other loops, and not served yet
+	accepted []accepted // by other loops, or begun anew, and not served yet
 }
 
 func newShard(e *Engine, loop *eventloop.Loop) *shard {
@@ -34,7 +34,7 @@ func newShard(e *Engine, loop *eventloop.Loop) *shard {
 	return sh
 }
 
-// accepted is an association that is not served yet.
+// accepted is the association of a client that is not served yet.
 type accepted struct {
 	fd       int
 	peer     netip.AddrPort
@@ -50,7 +50,7 @@ func (sh *shard) handOut(a accepted) {
 	}
 }
 
-// post makes the shard's loop serve an association. It is called on another loop.
+// post makes the shard's loop serve an association. Any loop may call it.
 func (sh *shard) post(a accepted) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -61,7 +61,7 @@ func (sh *shard) post(a accepted) error {
 	return err
 }
 
-// servePosted serves what other loops have accepted.
+// servePosted serves what was posted.
 func (sh *shard) servePosted() {
 	sh.mu.Lock()
 	all := sh.accepted
@@ -83,6 +83,7 @@ func (sh *shard) serve(from accepted) {
 		return
 	}
 	a := sh.newAssoc(from.fd, -1)
+	a.asked = from.frontend
 	sh.Insert(a, claim)
 	a.client.Writable = true
 	_ = kernel.SetHeartbeats(from.fd, from.peer) // fails if the client has gone, which is seen soon

@@ -91,7 +91,8 @@ func samples() map[string]sample {
 		"packets dialling": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &engine.Packets{Client: engine.Side{Peer: addr4, Local: addr4}},
 			Dial: &engine.Dialling{Init: []byte("init"), Hops: 7, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
 				Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2}}}, assoc),
-		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Sockets: &engine.Sockets{Client: 5, Backend: 6,
+		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Sockets: &engine.Sockets{
+			Asked: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: 5, Backend: 6,
 			ToBackend: engine.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: engine.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}}, assoc),
 		"sockets dialling": of(assocsMsg, sctp.Frozen{Sockets: &engine.Sockets{Client: 5, Backend: -1}, Left: time.Second,
 			Dial: &engine.Dialling{In: 10, Out: 65535, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
