@@ -328,3 +328,24 @@ func TestRestartSCTP(t *testing.T) {
 	t.Parallel()
 	newNode(t, testbed.Config{Pods: 2}).RestartSCTP()
 }
+
+// TestNextAssociation: an INIT from the port of an association that has ended is asked about.
+func TestNextAssociation(t *testing.T) {
+	t.Parallel()
+	ends := testbed.NewSCTPEnds(t)
+	n := newNode(t, testbed.Config{Pods: 1})
+	ends.Echo(t, n.Pods[0])
+	for _, v6 := range []bool{false, true} {
+		s := lab.Simple("sctp"+lab.Family(v6), lab.VIP(v6, 1).String(), uint16(ends.EchoPort), lb.SCTP,
+			lab.Backend(n.Pods[0], v6, uint16(ends.EchoPort)))
+		n.Sync(s)
+		for i := range 2 {
+			c, err := ends.OpenFrom(n.Client, 3901, s.Addresses[0].Addr)
+			testbed.Check(t, err)
+			testbed.Check(t, c.Ask(fmt.Sprint("association ", i)))
+			n.awaits(&s, 1)
+			c.Close()
+			n.awaits(&s, 0)
+		}
+	}
+}

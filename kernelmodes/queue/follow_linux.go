@@ -195,6 +195,9 @@ func (s *Server) learn(e *conntrack.Entry, gone, found bool, reading uint32) boo
 	switch {
 	case ended:
 		s.end(&k, &before, e)
+		if k.protocol == lb.SCTP && !gone { // else the next INIT from this port would go there without a question
+			_, _ = f.entries.Delete(e)
+		}
 	case enough:
 		f.answering.add(&k, s.engineFor(addrOf(k.client)).Number(before.choice.Backend()))
 		before.end()
