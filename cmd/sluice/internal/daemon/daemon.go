@@ -213,7 +213,6 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
 		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent
-	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied })
 	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log
 	d.watchdog.reading = &d.reading
 	if d.watchdog.limit, err = notify.Watchdog(); err != nil {
@@ -225,6 +224,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, &d.wrong, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
+	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied }, d.reports.refusals)
 	d.steering.queues.reportTo(d.reports)
 	d.wrong.Began = d.reports.began
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
@@ -171,6 +172,11 @@ func (r *reports) ejection(e lb.Ejection) {
 		return
 	}
 	r.recorder.Record(events.EndpointEjected(e, r.node))
+}
+
+// refusals reports that a policy or a limit has refused clients of a Service.
+func (r *reports) refusals(of history.Refusals) {
+	r.recorder.Record(events.ClientsRefused(of.Service, r.node, of.Why, of.Clients, of.Within))
 }
 
 // need notes that clients wait for endpoints of a Service. It does not block: a loop calls it.
