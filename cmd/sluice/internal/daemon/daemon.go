@@ -40,6 +40,9 @@ const (
 	// and be that of ten thousand Services.
 	startTimeout = 3 * time.Minute
 
+	// longStart is how long a start may take before others are to know what it waits for.
+	longStart = time.Second
+
 	// lockPatience is how long a process that is ending may still hold the instance lock,
 	// and inheritPatience how long one may that has handed everything over.
 	lockPatience    = time.Second
@@ -174,16 +177,34 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 			submit = d.agent.Submit
 		})
 	})
-	select {
-	case <-stop:
+	desired, ok := d.await(first, stop)
+	if !ok {
 		return false, nil
-	case desired := <-first:
-		ctx, cancel := context.WithTimeout(ctx, startTimeout)
-		defer cancel()
-		if err := d.serve(ctx, desired); err != nil {
-			return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := d.serve(ctx, desired); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// await waits for the first Services. If they take long it answers meanwhile what it waits for, unless there is a
+// process to take over from, which answers. False: stop was closed.
+func (d *daemon) await(first <-chan agent.Desired, stop <-chan struct{}) (desired agent.Desired, ok bool) {
+	long := time.NewTimer(longStart)
+	defer long.Stop()
+	for {
+		select {
+		case <-stop:
+			return desired, false
+		case desired = <-first:
+			return desired, true
+		case <-long.C:
+			if !d.Upgrade.Found() {
+				d.listenAPI(false)
+			}
 		}
-		return true, nil
 	}
 }
 
