@@ -49,7 +49,7 @@ const (
 	inheritPatience = time.Minute
 )
 
-// Options is what a daemon is made of. All must be set but those that may be empty.
+// Options is what a daemon is made of. All must be set but those that may be empty, and Ask.
 type Options struct {
 	Config       config.Config
 	Version      string
@@ -58,6 +58,9 @@ type Options struct {
 	LogDropped   func() uint64 // lines of Log
 	SetVerbosity func(int)     // changes how much is logged, as the flag -v does
 	Upgrade      *upgrade.Upgrader
+
+	// Ask asks who has started the process, until done is closed. Nil: nobody can answer.
+	Ask func(done <-chan struct{}, question string) (yes bool)
 }
 
 // daemon is one running Sluice.
@@ -180,6 +183,9 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	desired, ok := d.await(first, stop)
 	if !ok {
 		return false, nil
+	}
+	if err := d.confirm(ctx, stop, &desired); err != nil {
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

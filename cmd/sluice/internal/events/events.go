@@ -191,7 +191,11 @@ func NeedPods(id lb.ID, node string) Event {
 // ClientsRefused says that a policy or a limit has refused so many clients of a Service within a time. Each reason has
 // an Action of its own, so that the API server keeps one Event of each.
 func ClientsRefused(id lb.ID, node string, why lb.End, clients uint64, within time.Duration) Event {
-	note := fmt.Sprintf("node %s refused %d clients of %s within %v (%s %s): %s", node, clients, id,
+	word := "clients"
+	if clients == 1 {
+		word = "client"
+	}
+	note := fmt.Sprintf("node %s refused %d %s of %s within %v (%s %s): %s", node, clients, word, id,
 		within.Round(time.Second), why, why.Reason(), why.Happened())
 	if fix := why.Fix(); fix != "" {
 		note += "; " + fix
