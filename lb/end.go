@@ -19,7 +19,11 @@ const (
 	ServerTimeout       // the same, the last one being silent
 	QueueTimeout        // no endpoint in time, or no room at one
 	QueueFull           // as many wait as may
-	Limited             // beyond a limit or a share
+	NotAllowed          // the client is not among the sources of the address
+	OverConnections     // ErrServiceLimit
+	OverClient          // ErrClientLimit
+	OverRate            // ErrClientRate
+	OverShare           // its Service, or it, had its share of what all have in common
 	ServerData          // reset by the endpoint
 	NoResource          // no port or descriptor
 	Evicted             // a flow that made room for others
@@ -37,29 +41,59 @@ const (
 // ends is how many are counted: those of what user space relays.
 const ends = Reset
 
-// endings are what is said of each: HAProxy's letters, who has reset the connection, and why or at what.
-var endings = [...]struct{ letters, side, reason string }{
-	Normal:          {"--", "", ""},
-	ClientConnect:   {"CC", "client", "connecting"},
-	ClientQueue:     {"CQ", "client", "waiting"},
-	ClientData:      {"CD", "client", "established"},
-	ServerConnect:   {"SC", sluice, "no_endpoint"},
-	ServerTimeout:   {"sC", sluice, "endpoint_silent"},
-	QueueTimeout:    {"sQ", sluice, "wait_timeout"},
-	QueueFull:       {"PQ", sluice, "queue_full"},
-	Limited:         {"PR", sluice, "limited"},
-	ServerData:      {"SD", "endpoint", "established"},
-	NoResource:      {"RC", sluice, "no_resource"},
-	Evicted:         {"RD", sluice, "evicted"},
-	EndpointLeft:    {"DD", sluice, "endpoint_left"},
-	IdleEnd:         {"cD", sluice, "idle_timeout"},
-	ClientHalf:      {"cL", sluice, "client_half_close_timeout"},
-	ServerHalf:      {"sL", sluice, "server_half_close_timeout"},
-	TooOld:          {"KD", sluice, "max_connection_duration"},
-	Killed:          {"KD", sluice, "killed"},
-	KilledInConnect: {"KC", sluice, "killed_connecting"},
-	Reset:           {"-D", "", ""},
-	HalfTimeout:     {"-L", "", ""},
+// ending is what is said of an End: in the access log, by metrics, Events and the log, and in docs/troubleshoot.md.
+type ending struct {
+	letters, side, reason string // side: who has reset the connection
+	happened, fix         string // for people; policies, flags and commands stand in backquotes
+	refuses               bool   // a policy or a limit keeps the client from every endpoint
+}
+
+var endings = [...]ending{
+	Normal: {letters: "--", happened: "it ended as it should"},
+	ClientConnect: {"CC", "client", "connecting", "the client left before an endpoint accepted",
+		"see how long connects take: `connect_ms`", false},
+	ClientQueue: {"CQ", "client", "waiting", "the client left while it waited for room",
+		"raise `max-endpoint-connections`, or add endpoints", false},
+	ClientData: {"CD", "client", "established", "the client reset the connection", "ask the client", false},
+	ServerConnect: {"SC", sluice, "no_endpoint", "no endpoint accepted, or there is none",
+		"`sluice endpoints --unhealthy`", false},
+	ServerTimeout: {"sC", sluice, "endpoint_silent", "no endpoint accepted, and the last one did not answer",
+		"look for a firewall, or a host that is down", false},
+	QueueTimeout: {"sQ", sluice, "wait_timeout", "the client waited for `queue-timeout` or `hold`",
+		"add endpoints, or raise the time", true},
+	QueueFull: {"PQ", sluice, "queue_full", "`max-pending-connections` clients wait already",
+		"add endpoints, or raise the number", true},
+	NotAllowed: {"PR", sluice, "not_allowed", "the client is not in `loadBalancerSourceRanges`",
+		"add its network, or ignore it", true},
+	OverConnections: {"PR", sluice, "max_connections", "the Service has `max-connections` connections already",
+		"raise the number", true},
+	OverClient: {"PR", sluice, "max_client_connections", "the client has `max-client-connections` connections already",
+		"raise the number, or ask the client", true},
+	OverRate: {"PR", sluice, "max_client_connection_rate",
+		"the client opens more than `max-client-connection-rate` connections a second",
+		"raise the number, or ask the client", true},
+	OverShare: {"PR", sluice, "share", "the Service or the client has its share of descriptors or dials already",
+		"raise `ulimit -n`, `--max-service-share` or `--max-client-share`", true},
+	ServerData: {"SD", "endpoint", "established", "the endpoint reset the connection", "ask the server", false},
+	NoResource: {"RC", sluice, "no_resource", "no port or descriptor was free", "`sluice status`; raise `ulimit -n`",
+		true},
+	Evicted: {"RD", sluice, "evicted", "a UDP flow made room for others", "`sluice status`; raise `ulimit -n`", false},
+	EndpointLeft: {"DD", sluice, "endpoint_left", "the endpoint left the Service, and `drain` resets",
+		"lengthen `drain`", false},
+	IdleEnd: {"cD", sluice, "idle_timeout", "no byte came for `idle-timeout`", "raise it, or use keep-alive messages",
+		false},
+	ClientHalf: {"cL", sluice, "client_half_close_timeout",
+		"the client had ended its stream, and the endpoint went on for `client-half-close-timeout`", "raise it", false},
+	ServerHalf: {"sL", sluice, "server_half_close_timeout",
+		"the endpoint had ended its stream, and the client went on for `server-half-close-timeout`", "raise it", false},
+	TooOld: {"KD", sluice, "max_connection_duration", "it lasted for `max-connection-duration`", "raise it", false},
+	Killed: {letters: "KD", side: sluice, reason: "killed",
+		happened: "Sluice stopped, or an operator drained the endpoint"},
+	KilledInConnect: {letters: "KC", side: sluice, reason: "killed_connecting",
+		happened: "Sluice stopped before an endpoint accepted"},
+	Reset: {letters: "-D", happened: "on a kernel path: one side reset it; conntrack does not say which"},
+	HalfTimeout: {letters: "-L",
+		happened: "on a kernel path: one side went on for too long; conntrack does not say which"},
 }
 
 const sluice = "sluice"
@@ -72,6 +106,16 @@ func (e End) Side() string { return endings[int(e)%len(endings)].side }
 
 // Reason returns why Sluice has, or what the connection was at when a side has.
 func (e End) Reason() string { return endings[int(e)%len(endings)].reason }
+
+// Happened returns what has happened, and Fix what to do about it, which may be nothing. What a reader can type stands
+// in backquotes.
+func (e End) Happened() string { return endings[int(e)%len(endings)].happened }
+
+// Fix is described at Happened.
+func (e End) Fix() string { return endings[int(e)%len(endings)].fix }
+
+// Refuses reports whether a policy or a limit has kept the client from every endpoint.
+func (e End) Refuses() bool { return endings[int(e)%len(endings)].refuses }
 
 // Ends counts connections by how they have ended, but for Normal.
 type Ends [ends]uint64
@@ -108,15 +152,21 @@ func (s *state) ended(e End) {
 
 // allEnds returns what was counted; nil: nothing.
 func (s *state) allEnds() *Ends {
-	counts := s.ends.Load()
-	if counts == nil {
+	if s.ends.Load() == nil {
 		return nil
 	}
 	all := new(Ends)
-	for i := range counts {
-		all[i] = counts[i].Load()
-	}
+	s.readEnds(all)
 	return all
+}
+
+// readEnds sets all to what was counted, if anything was.
+func (s *state) readEnds(all *Ends) {
+	if counts := s.ends.Load(); counts != nil {
+		for i := range counts {
+			all[i] = counts[i].Load()
+		}
+	}
 }
 
 // resumeEnds goes on with what another Balancer has counted.

@@ -33,6 +33,7 @@ type Sum struct {
 	Service *Service // not to be written to
 	Counts
 	Refused  uint64 // for whatever reason
+	Ends     Ends   // connections that did not end as they should
 	InFlight uint64
 	Eligible int // of Service.Backends, those that get new connections by policy Cluster
 	Failing  int // of these and the others, those that are ejected or whose check fails
@@ -63,6 +64,7 @@ func (b *Balancer) sum(id *ID, sum *Sum) bool {
 	s := snap.service(slot)
 	*sum = Sum{Service: snap.table.at(slot), Counts: s.state.gone(), Refused: s.state.refusals().sum() +
 		s.state.overShare.Load()}
+	s.state.readEnds(&sum.Ends)
 	for _, k := range s.backends {
 		sum.count(k)
 		if k.is(clusterSet.condition()) {

@@ -17,6 +17,8 @@ type Room struct {
 // Claims are what the Services and the clients of one loop have of what is there for all. The zero value holds none of
 // them to a share. It is for one goroutine.
 type Claims struct {
+	Refused lb.End // how the connection ends of the last client that Admit has refused
+
 	lb       *lb.Balancer // knows the limits, and counts the Services that exceed their shares
 	services tenants[lb.Name]
 	clients  tenants[netip.Addr]
@@ -85,7 +87,7 @@ func NewClaims(s shares.Shares, b *lb.Balancer, loop int) Claims {
 func (cs *Claims) Admit(f lb.Frontend, client netip.Addr, free Room, count *Counters) (c Claim, ok bool) {
 	id, admission, err := cs.lb.Admit(&f, client, eventloop.Now())
 	if err != nil {
-		overLimit(count, err)
+		cs.Refused = overLimit(count, err)
 		return Claim{}, false
 	}
 	if admission.NotLimited() {
@@ -94,6 +96,7 @@ func (cs *Claims) Admit(f lb.Frontend, client netip.Addr, free Room, count *Coun
 	c = cs.open(id, admission, client)
 	if over := cs.over(c, free, count); over != nil {
 		over.Add(1)
+		cs.Refused = lb.OverShare
 		cs.End(c)
 		return Claim{}, false
 	}

@@ -167,7 +167,7 @@ func TestAdopt(t *testing.T) {
 	for range 8 {
 		cs.Adopt(web, address(1), false)
 	}
-	if _, ok := cs.Admit(asked[web], address(2), Room{Conns: 2, Dials: 9}, &n); ok {
+	if _, ok := cs.Admit(asked[web], address(2), Room{Conns: 2, Dials: 9}, &n); ok || cs.Refused != lb.OverShare {
 		t.Error("the Service gets more than its share, since what it has had is not counted")
 	}
 }
@@ -187,11 +187,13 @@ func TestLimitsOfClaims(t *testing.T) {
 	if !ok {
 		t.Fatal("connections that a share refuses take what the limit allows")
 	}
-	if _, ok := cs.Admit(asked[web], address(1), plenty, &n); ok || n.OverClientConnections.Load() != 1 {
+	if _, ok := cs.Admit(asked[web], address(1), plenty, &n); ok || n.OverClientConnections.Load() != 1 ||
+		cs.Refused != lb.OverClient {
 		t.Error("a client gets more connections than it may have")
 	}
 	cs.Adopt(web, address(2), true)
-	if _, ok := cs.Admit(asked[web], address(3), plenty, &n); ok || n.OverConnections.Load() != 1 {
+	if _, ok := cs.Admit(asked[web], address(3), plenty, &n); ok || n.OverConnections.Load() != 1 ||
+		cs.Refused != lb.OverConnections {
 		t.Error("the Service gets more connections than it may have")
 	}
 	if _, ok := cs.Admit(asked[webTLS], address(1), plenty, &n); !ok {

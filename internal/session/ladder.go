@@ -194,7 +194,7 @@ func EndOf(err error, silent bool) lb.End {
 	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
 		return lb.QueueFull
 	case errors.Is(err, lb.ErrNotAllowed):
-		return lb.Limited
+		return lb.NotAllowed
 	case silent:
 		return lb.ServerTimeout
 	}

@@ -171,7 +171,7 @@ func (sh *Shard[C]) logRefused(fd int, frontend lb.Frontend) {
 	if some, _ := sh.LB.Policies(frontend).Logs(); !some {
 		return
 	}
-	e := look.Ended{End: lb.Limited, Wait: -1, Connect: -1, FirstByte: -1}
+	e := look.Ended{End: sh.claims.Refused, Wait: -1, Connect: -1, FirstByte: -1}
 	e.Protocol, e.Asked, e.Loop = frontend.Protocol, frontend.Addr, sh.Loop.Index()
 	e.Client, _ = socket.Peer(fd) // it may have gone
 	if owner := sh.LB.Table().Owner(frontend); owner != nil {

@@ -61,7 +61,7 @@ func (sh *Shard[C]) Admit(fd int, frontend lb.Frontend, client netip.Addr) (Clai
 	free := sh.Room(len(sh.Loops.Loops()), sh.Count.Dialling.Load())
 	c, ok := sh.claims.Admit(frontend, client, free, sh.Count)
 	if !ok {
-		sh.LB.Ended(frontend, lb.Limited)
+		sh.LB.Ended(frontend, sh.claims.Refused)
 		if sh.Log != nil {
 			sh.logRefused(fd, frontend)
 		}

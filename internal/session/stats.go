@@ -89,14 +89,16 @@ func Refuse(count *Counters, err error) {
 	}
 }
 
-// overLimit counts a client that err, of lb.Balancer.Admit, keeps from its Service.
-func overLimit(count *Counters, err error) {
+// overLimit counts a client that err, of lb.Balancer.Admit, keeps from its Service, and says how its connection ends.
+func overLimit(count *Counters, err error) lb.End {
 	switch {
 	case errors.Is(err, lb.ErrServiceLimit):
 		count.OverConnections.Add(1)
+		return lb.OverConnections
 	case errors.Is(err, lb.ErrClientLimit):
 		count.OverClientConnections.Add(1)
-	default:
-		count.OverClientRate.Add(1)
+		return lb.OverClient
 	}
+	count.OverClientRate.Add(1)
+	return lb.OverRate
 }

@@ -102,11 +102,11 @@ func (a *assoc) ends(end lb.End) {
 
 // logRefused counts and logs a client that is beyond a limit or a share.
 func (sh *shard) logRefused(f lb.Frontend, client netip.AddrPort) {
-	sh.cfg.LB.Ended(f, lb.Limited)
+	sh.cfg.LB.Ended(f, sh.claims.Refused)
 	if some, _ := sh.cfg.LB.Policies(f).Logs(); sh.cfg.Log == nil || !some {
 		return
 	}
-	e := look.Ended{End: lb.Limited, Wait: -1, Connect: -1, FirstByte: -1}
+	e := look.Ended{End: sh.claims.Refused, Wait: -1, Connect: -1, FirstByte: -1}
 	e.Protocol, e.Client, e.Asked, e.Loop = lb.SCTP, client, f.Addr, sh.loop.Index()
 	if owner := sh.cfg.LB.Table().Owner(f); owner != nil {
 		e.Service = *owner

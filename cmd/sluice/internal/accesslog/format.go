@@ -35,6 +35,9 @@ func appendJSON(b []byte, e *entry) []byte {
 	b = appendText(b, "why", e.Why.String())
 	b = append(b, `,"end":"`...)
 	b = append(b, e.End.String()...)
+	if reason := e.End.Reason(); reason != "" {
+		b = append(append(b, `","reason":"`...), reason...)
+	}
 	b = append(b, '"')
 	if e.Failed > 0 {
 		b = append(b, `,"failed_attempts":`...)

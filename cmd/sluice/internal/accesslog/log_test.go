@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
@@ -51,7 +52,7 @@ func TestFormats(t *testing.T) {
 	}
 	for key, want := range map[string]any{"time": "2026-11-26T04:05:05.289000Z", "protocol": "TCP",
 		"client": "192.0.2.1:4000", "address": "10.96.0.1:80", "namespace": "default", "service": sample.Service.Name,
-		"port": "http", "endpoint": "[fd00::1]:8080", "why": "retry", "end": "SD", "failed_attempts": 2.0,
+		"port": "http", "endpoint": "[fd00::1]:8080", "why": "retry", "end": "SD", "reason": "established", "failed_attempts": 2.0,
 		"failed_endpoints": []any{"10.1.0.1:80", "10.1.0.2:80"}, "wait_ms": 0.0, "connect_ms": 1.234,
 		"first_byte_ms": nil, "duration_ms": 1500.0, "bytes_in": 7.0, "bytes_out": float64(1 << 40),
 		"retransmits": 3.0, "loop": 1.0} {
@@ -288,4 +289,25 @@ func TestBrokenStdout(t *testing.T) {
 		t.Errorf("it ends by %v", err)
 	}
 	_ = w.Close()
+}
+
+// TestCodesPage keeps the table of docs/troubleshoot.md equal to the code's: SLUICE_UPDATE=1 writes it.
+func TestCodesPage(t *testing.T) {
+	const page, header = "../../../../docs/troubleshoot.md", "| `end` | `reason` | what happened | what to do |\n|---|---|---|---|\n"
+	text, err := os.ReadFile(page)
+	testbed.Check(t, err)
+	before, rest, ok := strings.Cut(string(text), header)
+	_, after, ended := strings.Cut(rest, "\n\n")
+	if !ok || !ended {
+		t.Fatalf("%s has no table of codes", page)
+	}
+	var b strings.Builder
+	for e := lb.Normal; e <= lb.HalfTimeout; e++ {
+		reason := e.Reason()
+		if reason != "" {
+			reason = "`" + reason + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", e, reason, e.Happened(), e.Fix())
+	}
+	testbed.Golden(t, page, before+header+b.String()+"\n"+after)
 }

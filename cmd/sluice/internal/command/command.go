@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -126,6 +127,9 @@ func run(build Build, args []string, stdout, stderr io.Writer, up *upgrade.Upgra
 	o := daemon.Options{Config: cfg, Version: build.Version, Commit: build.Commit, Log: log, Upgrade: up,
 		LogDropped:   dropped.Load,
 		SetVerbosity: func(v int) { level.SetLevel(levelOf(v)) }}
+	if !cfg.Process.Yes {
+		o.Ask = asker(os.Stdin, stderr)
+	}
 	err = serve(args, o)
 	if errors.Is(err, upgrade.ErrHandedOver) {
 		return nil

@@ -157,6 +157,7 @@ type Process struct {
 	DrainTimeout   time.Duration // longest wait for connections at the end
 	OnExit         OnExit        // what becomes of Services at the end
 	HandoverSocket string        // unix socket for upgrades and take-over; empty for none
+	Yes            bool          // take over without asking a terminal
 	PIDFile        string        // holds the id of the serving process; empty for none
 	APISocket      string        // unix socket of the API; NoSocket for none
 	APIRequested   bool          // it was given, and is no default

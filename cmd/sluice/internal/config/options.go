@@ -153,6 +153,8 @@ func (s *settings) dataPathGroups() []group {
 			{"cleanup-on-exit", "", &s.cleanupOnExit, "the same as --on-exit=cleanup"},
 			{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes " +
 				"over all connections from the one that listens there; only root may be able to write to its folder"},
+			{"yes", "", &p.Yes, "take over at --handover-socket without asking, even if that removes Services; only a " +
+				"terminal is asked"},
 			{"pid-file", "", &p.PIDFile,
 				"`PATH` of a file with the process id; the default of --handover-socket is then PATH.sock"},
 			{"api-socket", "", &p.APISocket,

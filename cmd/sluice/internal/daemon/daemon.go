@@ -40,13 +40,16 @@ const (
 	// and be that of ten thousand Services.
 	startTimeout = 3 * time.Minute
 
+	// longStart is how long a start may take before others are to know what it waits for.
+	longStart = time.Second
+
 	// lockPatience is how long a process that is ending may still hold the instance lock,
 	// and inheritPatience how long one may that has handed everything over.
 	lockPatience    = time.Second
 	inheritPatience = time.Minute
 )
 
-// Options is what a daemon is made of. All must be set but those that may be empty.
+// Options is what a daemon is made of. All must be set but those that may be empty, and Ask.
 type Options struct {
 	Config       config.Config
 	Version      string
@@ -55,6 +58,9 @@ type Options struct {
 	LogDropped   func() uint64 // lines of Log
 	SetVerbosity func(int)     // changes how much is logged, as the flag -v does
 	Upgrade      *upgrade.Upgrader
+
+	// Ask asks who has started the process, until done is closed. Nil: nobody can answer.
+	Ask func(done <-chan struct{}, question string) (yes bool)
 }
 
 // daemon is one running Sluice.
@@ -174,16 +180,37 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 			submit = d.agent.Submit
 		})
 	})
-	select {
-	case <-stop:
+	desired, ok := d.await(first, stop)
+	if !ok {
 		return false, nil
-	case desired := <-first:
-		ctx, cancel := context.WithTimeout(ctx, startTimeout)
-		defer cancel()
-		if err := d.serve(ctx, desired); err != nil {
-			return false, err
+	}
+	if err := d.confirm(ctx, stop, &desired); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := d.serve(ctx, desired); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// await waits for the first Services. If they take long it answers meanwhile what it waits for, unless there is a
+// process to take over from, which answers. False: stop was closed.
+func (d *daemon) await(first <-chan agent.Desired, stop <-chan struct{}) (desired agent.Desired, ok bool) {
+	long := time.NewTimer(longStart)
+	defer long.Stop()
+	for {
+		select {
+		case <-stop:
+			return desired, false
+		case desired = <-first:
+			return desired, true
+		case <-long.C:
+			if !d.Upgrade.Found() {
+				d.listenAPI(false)
+			}
 		}
-		return true, nil
 	}
 }
 
@@ -213,7 +240,6 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
 		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent
-	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied })
 	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log
 	d.watchdog.reading = &d.reading
 	if d.watchdog.limit, err = notify.Watchdog(); err != nil {
@@ -225,6 +251,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, &d.wrong, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
+	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied }, d.reports.refusals)
 	d.steering.queues.reportTo(d.reports)
 	d.wrong.Began = d.reports.began
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)

@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -76,11 +78,18 @@ func (d *daemon) serveAPI() {
 		Journal: d.journal, Wrong: d.wrong.All, Nodes: d.control.nodes, Settings: d.Config.Settings, Status: d.status,
 		History: d.history}
 	d.showPage(sources)
+	d.web.api.Open(api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler())
+	d.listenAPI(l.known)
+}
+
+// listenAPI listens at the socket of the API, unless it does. takeOver: from the process that listens there.
+func (d *daemon) listenAPI(takeOver bool) {
 	path := d.Config.Process.APISocket
-	if path == config.NoSocket {
+	if path == config.NoSocket || d.web.listens {
 		return
 	}
-	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.known) })
+	d.web.listens = true
+	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, takeOver) })
 	// Tried again, since the process before may still drain.
 	failed := func(err error) {
 		log := d.Log.With(zap.String("api_socket", path))
@@ -93,10 +102,26 @@ func (d *daemon) serveAPI() {
 			log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
 		}
 	}
-	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed,
-		Handler: api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler()}.Serve()
+	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed, Handler: &d.web.api}.Serve()
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
+	}
+}
+
+// waits returns what says what a process waits for that serves nothing yet.
+func (d *daemon) waits() func() string {
+	started := d.lineage.started
+	return func() string {
+		text := fmt.Sprintf("process %d serves nothing yet: it has waited for %v for ", os.Getpid(),
+			time.Since(started).Round(time.Second))
+		from := d.from()
+		if from.APIServer == "" {
+			return text + "manifests to be read: " + strings.Join(from.Manifests, ", ")
+		}
+		if text += "Services from the API server " + from.APIServer; from.Trouble != "" {
+			text += ": " + from.Trouble
+		}
+		return text
 	}
 }
 

@@ -100,11 +100,12 @@ func (q *queues) reportTo(r *reports) { q.unnumbered = r.unnumbered }
 
 // unnumbered reports that endpoints of a Service have no number on data path queue, and when that is over.
 func (r *reports) unnumbered(of lb.Name, ipv6 bool, endpoints int) {
+	subject := fmt.Sprintf("numbers of %s/%s %t", of.Namespace, of.Name, ipv6)
 	if endpoints > 0 {
-		r.recorder.Record(events.EndpointsUnnumbered(of, r.node, ipv6, endpoints))
+		r.begins(subject, events.EndpointsUnnumbered(of, r.node, ipv6, endpoints))
 		return
 	}
-	r.recorder.Record(events.EndpointsNumbered(of, r.node, ipv6))
+	r.ends(subject, events.EndpointsNumbered(of, r.node, ipv6))
 }
 
 // inherit says that the Balancer is that of a process that hands over.

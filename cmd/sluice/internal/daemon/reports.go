@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
@@ -93,7 +94,7 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 			r.loser(l)
 		}
 		for _, own := range a.Own {
-			r.recorder.Record(events.OwnAddress(own.Service, r.node, own.Kind, own.Addr))
+			r.own(own)
 		}
 		switch {
 		case r.stopping.Load(): // then it is no failure
@@ -119,49 +120,64 @@ func (r *reports) conflict(c agent.Conflict) {
 // shortage reports when ports of a Service are not served because file descriptors are few, and when that is over.
 func (r *reports) shortage(s agent.Shortage) {
 	if s.Err != nil {
-		r.begins("sockets "+s.Service.String(), events.PortsNotServed(s.Service, r.node, s.Err))
+		r.begins(subject("sockets", s.Service), events.PortsNotServed(s.Service, r.node, s.Err))
 		return
 	}
-	r.ends("sockets "+s.Service.String(), events.PortsServed(s.Service, r.node))
+	r.ends(subject("sockets", s.Service), events.PortsServed(s.Service, r.node))
 }
 
 // fallback reports when a Service is not on the data path that it requests, and when that
 // is over.
 func (r *reports) fallback(f agent.Fallback) {
 	if f.Reason != "" {
-		r.begins("path "+f.Service.String(),
+		r.begins(subject("path", f.Service),
 			events.PathFallback(f.Service, r.node, f.Requested, f.Path.String(), f.Reason))
 		return
 	}
-	r.ends("path "+f.Service.String(), events.PathRestored(f.Service, r.node, f.Requested))
+	r.ends(subject("path", f.Service), events.PathRestored(f.Service, r.node, f.Requested))
 }
 
 // policy reports when a Service does not have a policy that it requests, and when that is over.
 func (r *reports) policy(f agent.PolicyFallback) {
-	subject := "policy " + f.Policy + " of " + f.Service.String()
+	of := subject("policy "+f.Policy, f.Service)
 	if f.Over {
-		r.ends(subject, events.PolicyRestored(f.Service, r.node, f.Policy, f.Requested))
+		r.ends(of, events.PolicyRestored(f.Service, r.node, f.Policy, f.Requested))
 		return
 	}
-	r.begins(subject, events.PolicyFallback(f.Service, r.node, f.Policy, f.Requested, f.Instead, f.Reason))
+	r.begins(of, events.PolicyFallback(f.Service, r.node, f.Policy, f.Requested, f.Instead, f.Reason))
 }
 
 // loop reports when endpoints of a Service lead back to Sluice, and when that is over.
 func (r *reports) loop(l agent.Loop) {
 	if len(l.Endpoints) > 0 {
-		r.begins("loop "+l.Service.String(), events.EndpointsLoop(l.Service, r.node, l.Endpoints))
+		r.begins(subject("loop", l.Service), events.EndpointsLoop(l.Service, r.node, l.Endpoints))
 		return
 	}
-	r.ends("loop "+l.Service.String(), events.EndpointsLoopNoMore(l.Service, r.node))
+	r.ends(subject("loop", l.Service), events.EndpointsLoopNoMore(l.Service, r.node))
 }
 
 // loser reports when other Services own addresses of a Service, and when that is over.
 func (r *reports) loser(l lb.Loser) {
 	if len(l.Taken) > 0 {
-		r.recorder.Record(events.AddressTaken(l, r.node))
+		r.begins(subject("addresses", l.Service), events.AddressTaken(l, r.node))
 		return
 	}
-	r.recorder.Record(events.AddressTakenNoMore(l.Service, r.node))
+	r.ends(subject("addresses", l.Service), events.AddressTakenNoMore(l.Service, r.node))
+}
+
+// own reports when a Service has an address of the node. That is over without an Event, as the Service is another one.
+func (r *reports) own(o agent.OwnAddress) {
+	of := "own address of " + o.Service.Namespace + "/" + o.Service.Name
+	if o.Addr.IsValid() {
+		r.begins(of, events.OwnAddress(o.Service, r.node, o.Kind, o.Addr))
+		return
+	}
+	r.wrong.Put(of, nil)
+}
+
+// subject is what is wrong of a service port: each protocol and family has its own.
+func subject(what string, id lb.ID) string {
+	return fmt.Sprintf("%s of %s %s %t", what, id, id.Protocol, id.IPv6)
 }
 
 // ejection reports that an endpoint is ejected, and that it has returned.
@@ -171,6 +187,11 @@ func (r *reports) ejection(e lb.Ejection) {
 		return
 	}
 	r.recorder.Record(events.EndpointEjected(e, r.node))
+}
+
+// refusals reports that a policy or a limit has refused clients of a Service.
+func (r *reports) refusals(of history.Refusals) {
+	r.recorder.Record(events.ClientsRefused(of.Service, r.node, of.Why, of.Clients, of.Within))
 }
 
 // need notes that clients wait for endpoints of a Service. It does not block: a loop calls it.
@@ -232,10 +253,11 @@ func (r *reports) check(of status.ServiceHealth, at netip.AddrPort, err error) {
 func (r *reports) binding(path, flag string, event func(error) events.Event) func(error) {
 	return func(err error) {
 		if err == nil {
+			r.wrong.Put(path, nil)
 			r.log.Info("served after all", zap.String("path", path))
 			return
 		}
-		r.recorder.Record(event(fmt.Errorf("%s: %w: retrying; stop the process that uses it, or give another address",
+		r.begins(path, event(fmt.Errorf("%s: %w: retrying; stop the process that uses it, or give another address",
 			flag, err)))
 	}
 }

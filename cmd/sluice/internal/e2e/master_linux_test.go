@@ -3,6 +3,7 @@ package e2e
 import (
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +13,7 @@ import (
 )
 
 // TestUnresolvableMaster: an API server whose name nobody knows is named in the log,
-// once and with what to do, though every kind of object is asked for again and again;
+// once and with what to do, though every kind of object is asked for again and again, and by sluice status;
 // the node is not ready and yet not restarted; and the program ends when it is told.
 func TestUnresolvableMaster(t *testing.T) {
 	t.Parallel()
@@ -25,7 +26,8 @@ func TestUnresolvableMaster(t *testing.T) {
 			l.Output("ip", "address", "add", f[1], "dev", "lo")
 		}
 	}
-	cmd := l.Command("--master", "no-such-host.invalid", "--hostname-override", "node")
+	socket := filepath.Join(t.TempDir(), "run", "api.sock")
+	cmd := l.Command("--master", "no-such-host.invalid", "--hostname-override", "node", "--api-socket", socket)
 	l.Launch(cmd)
 	said := func() int {
 		return strings.Count(l.Log.String(), `the name "no-such-host.invalid" of the API server cannot be resolved`)
@@ -40,6 +42,12 @@ func TestUnresolvableMaster(t *testing.T) {
 		}
 		return false
 	})
+	l.Eventually("the API is served", func() bool { _, err := os.Stat(socket); return err == nil })
+	out, err := l.Command("status", "--api-socket", socket).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "serves nothing yet: it has waited for ") ||
+		!strings.Contains(string(out), "cannot be resolved") {
+		t.Errorf("sluice status of a process that waits: %v, %s", err, out)
+	}
 	for path, want := range map[string]int{"/healthz": http.StatusServiceUnavailable, "/livez": http.StatusOK} {
 		if code, body := l.Get("http://127.0.0.1:10256" + path); code != want {
 			t.Errorf("%s = %d, want %d: %s", path, code, want, body)

@@ -3,6 +3,7 @@ package events
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
@@ -185,6 +186,26 @@ func EndpointReturned(e lb.Ejection, node string) Event {
 func NeedPods(id lb.ID, node string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "NeedPods", Action: "HoldConnections",
 		Note: fmt.Sprintf("clients on node %s wait for an endpoint of %s to be ready", node, id)}
+}
+
+// ClientsRefused says that a policy or a limit has refused so many clients of a Service within a time. Each reason has
+// an Action of its own, so that the API server keeps one Event of each.
+func ClientsRefused(id lb.ID, node string, why lb.End, clients uint64, within time.Duration) Event {
+	word := "clients"
+	if clients == 1 {
+		word = "client"
+	}
+	note := fmt.Sprintf("node %s refused %d %s of %s within %v (%s %s): %s", node, clients, word, id,
+		within.Round(time.Second), why, why.Reason(), why.Happened())
+	if fix := why.Fix(); fix != "" {
+		note += "; " + fix
+	}
+	action := ""
+	for word := range strings.SplitSeq(why.Reason(), "_") {
+		action += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true, Reason: "ClientsRefused", Action: action,
+		Note: strings.ReplaceAll(note, "`", "")}
 }
 
 // Wrong says that something of a Service, or of what is read, is rejected, ignored or leads nowhere.

@@ -307,3 +307,14 @@ func TestEjections(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestClientsRefused: the note has the code of the access log, the reason of the metric, and what to do.
+func TestClientsRefused(t *testing.T) {
+	id := lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}
+	got := ClientsRefused(id, "node-1", lb.OverClient, 12, 5*time.Second)
+	if want := "node node-1 refused 12 clients of default/web:http within 5s (PR max_client_connections): the client has " +
+		"max-client-connections connections already; raise the number, or ask the client"; got.Note != want ||
+		!got.Warning || got.Reason != "ClientsRefused" || got.Action != "MaxClientConnections" || got.Service != "web" {
+		t.Errorf("%+v, want %q", got, want)
+	}
+}

@@ -90,11 +90,13 @@ type Recorder struct {
 	tookOver bool
 	last     [2]look // the newest first
 	now      look    // what Now has returned, with rates
+	refusals refusals
 }
 
-// New returns a Recorder of the services of b. changes returns how many changes were applied so far.
-func New(b *lb.Balancer, changes func() uint64) *Recorder {
-	return &Recorder{lb: b, changes: changes, services: make(map[lb.Name]*series)}
+// New returns a Recorder of the services of b. changes returns how many changes were applied so far. report is called by
+// Sample with clients that were refused, at a bounded rate, and must not call the Recorder; nil: nothing is reported.
+func New(b *lb.Balancer, changes func() uint64, report func(Refusals)) *Recorder {
+	return &Recorder{lb: b, changes: changes, services: make(map[lb.Name]*series), refusals: refusals{report: report}}
 }
 
 // Run takes samples until ctx ends.
@@ -152,7 +154,9 @@ func (r *Recorder) Sample(now time.Time) {
 	changes := r.changes()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	is, was := r.look(now, r.last[1].services), &r.last[0]
+	r.refusals.begin(now)
+	is, was := r.look(now, r.last[1].services, r.refusals.note), &r.last[0]
+	r.refusals.end()
 	one := Sample{Time: now, TookOver: r.tookOver}
 	r.tookOver = false
 	if !was.at.IsZero() {
@@ -241,7 +245,7 @@ func (r *Recorder) Now() ([]Service, time.Time) {
 	if now.Sub(r.now.at) < fresh {
 		return r.now.services, r.now.at
 	}
-	is := r.look(now, nil)
+	is := r.look(now, nil, func(*lb.Sum) {})
 	base := &r.last[0]
 	if now.Sub(base.at) < shortest {
 		base = &r.last[1]
@@ -254,10 +258,13 @@ func (r *Recorder) Now() ([]Service, time.Time) {
 	return is.services, is.at
 }
 
-// look reads the counters of all Services, into memory that may be written to.
-func (r *Recorder) look(now time.Time, into []Service) look {
+// look reads the counters of all Services, into memory that may be written to, and shows them to also.
+func (r *Recorder) look(now time.Time, into []Service, also func(*lb.Sum)) look {
 	l := look{now, slices.Grow(into[:0], len(r.last[0].services))}
-	r.lb.Sums(l.add)
+	r.lb.Sums(func(port *lb.Sum) {
+		l.add(port)
+		also(port)
+	})
 	order := func(a, b Service) int { return a.Of.Compare(b.Of) }
 	if !slices.IsSortedFunc(l.services, order) { // what is about to go comes last, and may have ports that stay
 		slices.SortStableFunc(l.services, order)

@@ -14,10 +14,13 @@ import (
 // world is a Balancer of services at 10.96.x.y:80, and its Recorder.
 type world struct {
 	*Recorder
-	t       *testing.T
-	now     time.Time
-	changes uint64
+	t        *testing.T
+	now      time.Time
+	changes  uint64
+	reported []Refusals
 }
+
+func (w *world) report(r Refusals) { w.reported = append(w.reported, r) }
 
 func serviceAt(i int) *lb.Service {
 	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprintf("s%05d", i), Protocol: lb.TCP},
@@ -45,7 +48,7 @@ func (w *world) serve(services ...*lb.Service) {
 func newWorld(t *testing.T, services ...*lb.Service) *world {
 	t.Helper()
 	w := &world{t: t, now: time.Now().Add(-time.Hour)}
-	w.Recorder = New(new(lb.Balancer), func() uint64 { return w.changes })
+	w.Recorder = New(new(lb.Balancer), func() uint64 { return w.changes }, w.report)
 	w.serve(services...)
 	return w
 }
@@ -139,6 +142,44 @@ func TestRing(t *testing.T) {
 	}
 }
 
+// TestRefusals: clients that were refused are reported once per Service port, reason and ReportEvery, those of a process
+// before are not, and a sample makes one report at the most.
+func TestRefusals(t *testing.T) {
+	all := []*lb.Service{serviceAt(0), serviceAt(1)}
+	w := newWorld(t, all...)
+	refuse := func(of, n int, why lb.End) {
+		for range n {
+			w.lb.Ended(lb.Frontend{Protocol: lb.TCP, Addr: address(of)}, why)
+		}
+	}
+	reported := func(want ...Refusals) {
+		t.Helper()
+		w.tick()
+		if !slices.Equal(w.reported, want) {
+			t.Errorf("reported %+v, want %+v", w.reported, want)
+		}
+		w.reported = nil
+	}
+	refuse(0, 7, lb.OverClient)
+	reported()
+	refuse(0, 3, lb.OverClient)
+	refuse(0, 1, lb.QueueTimeout)
+	refuse(1, 9, lb.IdleEnd) // no policy refuses it
+	id := all[0].ID
+	reported(Refusals{id, lb.QueueTimeout, 1, Every})
+	reported(Refusals{id, lb.OverClient, 3, 2 * Every})
+	for range ReportEvery/Every - 1 {
+		refuse(0, 1, lb.OverClient)
+		reported()
+	}
+	reported(Refusals{id, lb.OverClient, uint64(ReportEvery/Every - 1), ReportEvery})
+	w.serve(all[1:]...)
+	reported()
+	w.serve(all...)
+	refuse(0, 1, lb.OverClient)
+	reported(Refusals{id, lb.OverClient, 1, Every})
+}
+
 // TestBound: of 300 Services with traffic the samples of 64 are kept, those with the most.
 func TestBound(t *testing.T) {
 	const services = 300
@@ -204,7 +245,7 @@ func BenchmarkSample(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := New(new(lb.Balancer), func() uint64 { return 0 })
+	r := New(new(lb.Balancer), func() uint64 { return 0 }, func(Refusals) {})
 	r.lb.Update(table)
 	now := time.Now()
 	b.ReportAllocs()

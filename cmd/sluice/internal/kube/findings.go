@@ -4,6 +4,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -63,12 +65,24 @@ func (k *Converter) find(g *group) {
 		}
 		g.findings = append(g.findings, Finding{conditions.EndpointsLeftOut, kind, name, "", g.leftOut.String()})
 	}
+	if k.whole && g.service != nil {
+		g.misplaced()
+	}
 	switch {
 	case !k.whole || g.foreign:
 	case g.service == nil && (len(g.slices) > 0 || g.old != nil):
 		k.orphans(g)
 	case len(g.services) > 0:
 		g.unmatched()
+	}
+}
+
+// misplaced finds policies among the labels.
+func (g *group) misplaced() {
+	names := slices.Sorted(maps.Keys(g.service.Labels))
+	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, policies.Prefix) }) {
+		g.findings = append(g.findings, Finding{conditions.AnnotationIgnored, kindService, g.name,
+			"metadata.labels[" + name + "]", "label " + name + " is ignored: write it in metadata.annotations"})
 	}
 }
 
@@ -178,7 +192,7 @@ func (g *group) unknownPort(p port) string {
 			protocol, _ := protocolOf(sp.Protocol)
 			names[i] = nameOf(port{sp.Name, protocol})
 		}
-		return text + ": it has " + strings.Join(names, ", ")
+		return text + ": it has port " + strings.Join(names, ", port ")
 	}
 	return text
 }

@@ -20,7 +20,7 @@ func TestFindings(t *testing.T) {
 			"EndpointSlice default/svc-0-0: port htpp (TCP) is none of Service default/svc-0, so its endpoints are not " +
 				"used: did you mean http?"},
 		{"another protocol", func(o *flat) { o.Slices[0].Ports[0].Protocol = new(corev1.ProtocolUDP) },
-			"port http (UDP) is none of Service default/svc-0, so its endpoints are not used: it has http (TCP)"},
+			"port http (UDP) is none of Service default/svc-0, so its endpoints are not used: it has port http (TCP)"},
 		{"no Service", func(o *flat) { o.Slices[0].Labels = map[string]string{discoveryv1.LabelServiceName: "svc-O"} },
 			"there is no Service default/svc-O: did you mean svc-0?"},
 		{"no slice", func(o *flat) { o.Slices = nil },
@@ -28,6 +28,8 @@ func TestFindings(t *testing.T) {
 		{"a port without endpoints", func(o *flat) {
 			o.Services[0].Spec.Ports = append(o.Services[0].Spec.Ports, corev1.ServicePort{Name: "admin", Port: 81})
 		}, "port admin (TCP) has no endpoints"},
+		{"a policy as label", func(o *flat) { o.Services[0].Labels = map[string]string{"sluice.io/scheduler": "lc"} },
+			"Service default/svc-0: label sluice.io/scheduler is ignored: write it in metadata.annotations"},
 		{"another proxy's", func(o *flat) {
 			o.Services[0].Labels = map[string]string{labelServiceProxyName: "other"}
 		}, ""},

@@ -112,7 +112,9 @@ func TrimServiceCIDR(cidr *networkingv1.ServiceCIDR) *networkingv1.ServiceCIDR {
 func trimMeta(meta *metav1.ObjectMeta, wanted ...string) metav1.ObjectMeta {
 	keep := func(all map[string]string) (out map[string]string) {
 		for key, value := range all {
-			isWanted := func(w string) bool { return key == w || w == policies.Prefix && strings.HasPrefix(key, w) }
+			isWanted := func(w string) bool {
+				return key == w || w == policies.Prefix && (strings.HasPrefix(key, w) || policies.Misspelt(key) != "")
+			}
 			if slices.ContainsFunc(wanted, isWanted) {
 				if out == nil {
 					out = make(map[string]string, 1)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -345,10 +346,26 @@ func (p *parser) decodeError(err error) {
 	path := ""
 	if field := (interface{ FieldPath() string })(nil); errors.As(err, &field) {
 		path = field.FieldPath()
-	} else if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		path = wrong.Field
+	} else if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Type != nil {
+		p.fail(wrong.Field, fmt.Sprintf("%s: Invalid value: %s: must be %s", wrong.Field, wrong.Value, wordOf(wrong.Type)))
+		return
 	}
 	p.fail(path, strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// wordOf returns what a manifest is to have for a Go type.
+func wordOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "text: put it in quotes"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map, reflect.Struct, reflect.Pointer:
+		return "a mapping"
+	}
+	return "a whole number"
 }
 
 // bad reports a field with a value that cannot be used.

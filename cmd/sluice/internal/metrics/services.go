@@ -115,7 +115,7 @@ const (
 		"Service is reached (limited: sluice.io/max-connections and the like)."
 	resetsAre = "TCP connections and SCTP associations that did not end as they should, by side and reason: the " +
 		"client or the endpoint has reset them (reason says whether the connection was established), or sluice has " +
-		"(reason says why). The end in the access log says the same."
+		"(reason says why). The end in the access log says the same; docs/troubleshoot.md lists all."
 	kernelCounts = "while the Service is on a data path of the kernel: counted by ipvs, or by conntrack with " +
 		"--conntrack-accounting."
 	kernelBytesAre = "Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to clients; " +

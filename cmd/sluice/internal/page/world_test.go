@@ -100,7 +100,7 @@ func newWorld(t testing.TB, others int) *world {
 		Note: "none is ready"})
 	j.Remember(journal.Entry{Reason: journal.ServiceAdded, Namespace: hostile, Service: hostile, Note: hostile})
 	now := time.Now()
-	recorder := history.New(b, func() uint64 { return 7 })
+	recorder := history.New(b, func() uint64 { return 7 }, nil)
 	w := &world{Sources: &api.Sources{Wrong: wrong, LB: b, Now: eventloop.Now, Mode: agent.Userspace, Journal: j, History: recorder,
 		Choice: func(id lb.ID) (agent.Choice, bool) {
 			c := agent.Choice{Path: agent.Userspace, Why: "--proxy-mode userspace"}

@@ -108,6 +108,10 @@ func Read(annotations map[string]string, probe func(string) error) (*lb.Policies
 	for name, value := range annotations {
 		word, own := strings.CutPrefix(name, Prefix)
 		if !own {
+			if word = Misspelt(name); word != "" {
+				ignored = append(ignored, Ignored{Annotation: name, Value: value,
+					Reason: "did you mean " + Prefix + word + "?"})
+			}
 			continue
 		}
 		policy := Find(word)
@@ -135,6 +139,16 @@ func Read(annotations map[string]string, probe func(string) error) (*lb.Policies
 		return nil, sorted(ignored)
 	}
 	return &p, sorted(ignored)
+}
+
+// Misspelt returns the word of a policy whose prefix is nearly ours; empty: the annotation is another program's.
+func Misspelt(name string) string {
+	prefix, word, _ := strings.Cut(name, "/")
+	ours := strings.TrimSuffix(Prefix, "/")
+	if Find(word) == nil || !strings.HasPrefix(prefix, "sluice") && nearest.Of(prefix, slices.Values([]string{ours})) == "" {
+		return ""
+	}
+	return word
 }
 
 // ReadSlice returns the annotations of an EndpointSlice that are of no use; badWeight says that its weight is none.

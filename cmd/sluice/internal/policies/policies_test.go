@@ -351,3 +351,17 @@ func TestOfUse(t *testing.T) {
 		}
 	}
 }
+
+// TestMisspelt: an annotation of ours whose prefix is not quite so is named, and those of others are not.
+func TestMisspelt(t *testing.T) {
+	for name, want := range map[string]string{"sluice/drain": "drain", "slucie.io/drain": "drain",
+		"sluice.dev/scheduler": "scheduler", "haproxy.org/scheduler": "", "sluice/other": "", "drain": ""} {
+		if got := Misspelt(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	_, ignored := Read(map[string]string{"sluice/drain": "reset"}, nil)
+	if len(ignored) != 1 || ignored[0].Error() != `"reset": did you mean sluice.io/drain?` {
+		t.Errorf("ignored %v", ignored)
+	}
+}

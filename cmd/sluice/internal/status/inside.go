@@ -17,6 +17,7 @@ var insidePaths = []string{"/{$}", "/service", "/events", "/assets/", "/v1", "/v
 // header has to be one too, since a page of another site may have its name resolved to 127.0.0.1 (DNS rebinding).
 type Inside struct {
 	Anywhere bool
+	Waits    func() string // what the process waits for, before Open
 
 	handler atomic.Pointer[http.Handler]
 }
@@ -47,7 +48,7 @@ func (i *Inside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	inner := i.handler.Load()
 	if inner == nil {
 		h.Set("Retry-After", "1")
-		write(w, http.StatusServiceUnavailable, plain, "Sluice starts, and serves nothing yet: ask again in a second\n")
+		write(w, http.StatusServiceUnavailable, plain, i.Waits()+"\n")
 		return
 	}
 	(*inner).ServeHTTP(w, r)

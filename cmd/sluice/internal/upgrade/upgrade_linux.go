@@ -124,6 +124,9 @@ func (u *Upgrader) Prepare(socketPath, pidPath string, log *zap.Logger) error {
 // Found reports whether there is a running process to take over from.
 func (u *Upgrader) Found() bool { return u.found }
 
+// Unasked reports whether the running process has not started this one: a person or a script has.
+func (u *Upgrader) Unasked() bool { return u.found && u.from == nil }
+
 // Listen is net.Listen for the program's HTTP servers, whose sockets are handed over, too.
 func (u *Upgrader) Listen(network, addr string) (net.Listener, error) {
 	return u.listeners.Listen(network, addr)

@@ -32,6 +32,9 @@ func (*Upgrader) Prepare(_, _ string, _ *zap.Logger) error { return nil }
 // Found returns false: there is never a process to take over from.
 func (*Upgrader) Found() bool { return false }
 
+// Unasked returns false.
+func (*Upgrader) Unasked() bool { return false }
+
 // Listen is net.Listen.
 func (*Upgrader) Listen(network, addr string) (net.Listener, error) { return net.Listen(network, addr) }
 
