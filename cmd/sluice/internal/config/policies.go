@@ -36,7 +36,7 @@ func (s *settings) policyOptions() (out []option) {
 	for _, p := range policies.All() {
 		if p.Flag != "" && !p.OwnFlag {
 			out = append(out, option{p.Flag, p.Field, policyFlag{p, &s.DataPath.Policies},
-				p.Means + "; the annotation " + p.Annotation() + " of a Service takes precedence"})
+				p.Means + ". The annotation " + p.Annotation() + " of a Service takes precedence"})
 		}
 	}
 	return out

@@ -17,22 +17,26 @@ const (
 	page  = "../../../../docs/policies.md"
 	intro = `# Policies of a Service
 
-What a Service can request by annotations 'sluice.io/...', and the flag that gives the default for all Services that
-request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of
-its range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_conditions' say so, and what
-to do; the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is
-forwarded packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and
-no queue; on systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections,
-and none of tcp-keepalive and tcp-user-timeout. Limits are those of each node, for each port of a
-Service and each address family: with N nodes a Service has N times as much. A limit counts the connections that user
-space forwards. The connection rate of a client is kept across an upgrade.
-What a data path of the kernel does not have keeps a Service in user space, also in the modes queue,
-nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
-where 'sluice.io/data-path' names the path. Data path auto takes the cheapest path that has all ([data-paths](data-paths.md#how-does-auto-decide)).
-Where something is lacking an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'
-say what there is instead; 'sluice explain' shows both.
+A Service requests policies by annotations. A flag sets the default for Services that do not request the policy. A
+change applies to new connections.
 
-The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535, where 0 is maintenance.
+- **A wrong value** requests nothing. The Event 'AnnotationIgnored', the log and 'sluice status' name the annotation and
+  the fix. The other policies of the Service apply.
+- **A policy that a path lacks** keeps the Service in user space, in every '--proxy-mode'. Exceptions are scheduler,
+  slow-start, udp-responses and outlier-ejection, and a Service that names its path by 'sluice.io/data-path'. They lose
+  the policy, and the Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks' say what applies in its place.
+  'sluice explain' shows both.
+- **Path auto** takes the cheapest path that has every requested policy
+  ([data paths](data-paths.md#how-does-auto-decide)).
+- **Limits** hold per node, per Service port and per address family. With N nodes a Service has N times as much. Only
+  connections that user space forwards count. An upgrade keeps the connection rate of each client.
+- **SCTP packet by packet** (no kernel SCTP) has no drain, hold, queue, idle-timeout, max-connection-duration and
+  half-close timeouts.
+- **Systems other than Linux** have no drain, idle-timeout, max-connection-duration, half-close timeouts, tcp-keepalive
+  and tcp-user-timeout.
+
+The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535. Weight 0 is
+maintenance.
 
 Written by 'SLUICE_UPDATE=1 go test ./cmd/sluice/internal/policies -run TestPage'; a test keeps it true.
 

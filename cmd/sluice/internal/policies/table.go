@@ -28,7 +28,8 @@ var (
 var table = []*Policy{
 	{
 		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode", Field: "mode", OwnFlag: true,
-		Means:  "`PATH` that forwards the Service, or auto: the cheapest one that has all that it requests",
+		Means: "`PATH` that forwards the Service; auto chooses the cheapest path that has all the policies of the " +
+			"Service",
 		Kernel: "all",
 		kind:   word{func(p *lb.Policies) *string { return &p.DataPath }, paths},
 		lacks:  has,
@@ -36,8 +37,8 @@ var table = []*Policy{
 	{
 		Word: "scheduler", Default: "rr", Flag: "scheduler",
 		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of " +
-			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port " +
-			"after a comma for the client's port to count",
+			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev. A hash includes the " +
+			"client's port with sh-port or mh-port after a comma",
 		Kernel: "queue: all; nftables: rr; iptables: random; ipvs: its own",
 		kind: text{func(p *lb.Policies) *string { return &p.Scheduler },
 			"rr, lc, p2c, ewma, random, sh, maglev, or a scheduler of ipvs", checkScheduler},
@@ -45,152 +46,146 @@ var table = []*Policy{
 	},
 	{
 		Word: "slow-start", Default: "0s", Flag: "slow-start",
-		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, " +
-			"from a tenth on; 0: none",
+		Means:   "Ramp up new endpoints over this `DURATION`, from 10 % of their share; 0 disables",
 		Kernel:  "queue",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.SlowStart }, time.Nanosecond, time.Hour, true},
 		without: []string{"0s"}, lacks: chosen,
 	},
 	{
 		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
-		Means:   "whether endpoints that fail in a row get no new connections for a time",
+		Means:   "Whether an endpoint that fails several times in a row gets no new connections for a while",
 		Kernel:  "queue",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.OutlierEjection }},
 		without: []string{"false"}, lacks: chosen,
 	},
 	{
 		Word: readinessProbe, Kernel: "all",
-		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet, " +
+		Means: "`PROBE` of endpoints, written as a container's readinessProbe in JSON or YAML: tcpSocket, httpGet, " +
 			"grpc, dns: {name: cluster.local} or udp: {send: ping, expect: pong}",
 		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
 		lacks: has,
 	},
 	{
 		Word: "udp-responses", Of: datagrams, Default: "0",
-		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has " +
-			"failed",
+		Means: "`NUMBER` of datagrams that an endpoint sends as an answer, at least. An endpoint that sends none " +
+			"has failed; 0 disables",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
 		lacks: chosen,
 	},
 	{
 		Word: "hold", Keeps: true, Default: "0s", Flag: "hold",
-		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
-			"refused; one that leaves, or ends its stream, gives its place back",
+		Means: "`DURATION` for which clients wait while no endpoint is ready; 0 refuses them immediately. A client " +
+			"that closes or half-closes its connection gives its place back",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
 		without: []string{"0s"},
 	},
 	{
 		Word: "hold-connections", With: "hold", Default: "1024", Flag: "hold-connections",
-		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
-			"are refused",
-		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
+		Means: "`NUMBER` of clients per Service port that can wait on this node; further clients are refused",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
 	},
 	{
 		Word: endpointLimit, Of: streams, Keeps: true, Default: "0", Flag: "max-endpoint-connections",
-		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from " +
-			"this node; clients beyond get another endpoint, also with affinity, or wait in a queue if none has " +
-			"room; 0: no limit",
+		Means: "`NUMBER` of TCP or SCTP connections that a Service port has at one endpoint, from this node; 0 is " +
+			"no limit. A client beyond the limit gets another endpoint, also with affinity. If no endpoint has " +
+			"room, the client waits in a queue",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxEndpointConnections }, 1, maxLimit, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-pending-connections", Of: streams, With: endpointLimit, Default: "1024",
 		Flag: "max-pending-connections",
-		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, " +
-			"first served, since every endpoint that they have not failed at has as many connections as it may; " +
-			"further ones are reset; 0: none waits",
+		Means: "`NUMBER` of clients per Service port that wait in the queue on this node, first come, first served. " +
+			"Further clients are reset; 0 disables the queue",
 		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
 	},
 	{
 		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s", Flag: "queue-timeout",
-		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, " +
-			"gives its place back (ending the stream does not on systems other than Linux)",
+		Means: "`DURATION` that a client waits in the queue before it is reset. A client that leaves gives its " +
+			"place back; a half-close counts as leaving on Linux only",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
 	},
 	{
 		Word: "max-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-connections",
-		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
-			"those that wait included; further ones are reset; 0: no limit",
+		Means: "`NUMBER` of TCP or SCTP connections to a Service port on this node and in one address family, " +
+			"waiting clients included. Further clients are reset; 0 is no limit",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnections }, 1, maxLimit, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connections",
-		Means: "`NUMBER` of connections of TCP or SCTP that one client address, of IPv6 one /64, has to a port of " +
-			"a Service on this node; further ones are reset; 0: no limit. Connections from before there was a limit " +
-			"do not count",
+		Means: "`NUMBER` of TCP or SCTP connections that one client has to a Service port on this node. A client is " +
+			"one IPv4 address or one IPv6 /64. Further connections are reset; 0 is no limit. Connections that are " +
+			"older than the limit do not count",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnections }, 1, maxLimit, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
-		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address, of IPv6 one /64, opens " +
-			"to a port of a Service on this node, and as many at once after a second without; further ones are " +
-			"reset; 0: no limit",
+		Means: "`NUMBER` of TCP or SCTP connections per second that one client opens to a Service port on this " +
+			"node. A client is one IPv4 address or one IPv6 /64. The burst is one second's worth. Further " +
+			"connections are reset; 0 is no limit",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "transparent", Default: "false", Kernel: "all",
-		Means: "whether endpoints see the client's own address as the other end of a connection of TCP " +
-			"(IP_TRANSPARENT): those on the client's node, if the client is neither one of the node's pods nor the " +
-			"endpoint itself",
+		Means: "Whether endpoints on this node see the client's own address (TCP, by IP_TRANSPARENT). Clients that " +
+			"are pods of the node, or the endpoint itself, keep the node's address",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.Transparent }},
 		without: []string{"false"}, lacks: has, misses: missesTransparent,
 	},
 	{
 		Word: "proxy-protocol", Default: "none", Binds: true,
-		Means: "`VERSION` of the PROXY protocol by which endpoints hear who the client is and what it has asked: a " +
-			"header before the first byte of each connection, or v2 before each datagram of UDP. It keeps the " +
-			"Service in user space; SCTP has none",
+		Means: "`VERSION` of the PROXY protocol that tells endpoints the client's address and the asked address: a " +
+			"header before the first byte of a TCP connection, or v2 before each UDP datagram. It keeps the Service " +
+			"in user space; SCTP has none",
 		kind:   word{func(p *lb.Policies) *string { return &p.ProxyProtocol }, []string{"v1", "v2"}},
 		misses: missesProxy,
 	},
 	{
 		Word: "access-log", Default: "off", Flag: "access-log", Kernel: "what conntrack knows",
-		Means: "`WHICH` connections, associations and flows are logged when they end: off, errors (those that have " +
-			"not ended as they should), or all; see --access-log-file, and --conntrack-accounting for what the " +
-			"kernel forwards",
+		Means: "`WHICH` connections, associations and flows are logged when they end: off, errors, or all. See " +
+			"--access-log-file; for the kernel's paths see --conntrack-accounting",
 		kind:   word{func(p *lb.Policies) *string { return &p.AccessLog }, []string{"off", "errors", "all"}},
 		lacks:  has,
 		misses: missesLoops,
 	},
 	{
 		Word: "drain", Of: streams, Keeps: true, Default: "drain", Flag: "drain",
-		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or " +
-			"terminating and not serving any more: they stay (drain), are reset (reset), or are reset after a time " +
-			"(drain:30s); UDP flows always get another endpoint. An endpoint counts as gone after half a second, or " +
-			"a second if no other is ready, and never while no Service has any endpoint. A Service that is deleted " +
-			"keeps its policy",
+		Means: "`WHAT` happens to TCP and SCTP connections when their endpoint leaves the Service, or terminates " +
+			"and no longer serves: drain keeps them, reset resets them, drain:30s resets them after that time. UDP " +
+			"flows always move to another endpoint. An endpoint has left after 0.5 s, or 1 s if no other is ready, " +
+			"and never while all Services are without endpoints. A deleted Service keeps its policy",
 		kind: drain{}, without: []string{"drain"},
 		misses: missesLoops,
 	},
 	{
 		Word: "connect-timeout", Of: streams, Keeps: true, Default: "250ms", Flag: "connect-timeout",
-		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next " +
-			"attempt has twice as long, up to a minute",
+		Means: "`DURATION` of the first attempt to connect to an endpoint (TCP, SCTP). Each further attempt has " +
+			"twice as long, at most 1m",
 		Kernel: "queue",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute,
 			false}, lacks: chosen,
 	},
 	{
 		Word: "connect-attempts", Of: streams, Keeps: true, Default: "4", Flag: "connect-attempts",
-		Means:  "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
+		Means:  "`NUMBER` of attempts to connect a client (TCP, SCTP), each at another endpoint if there is one",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
 	},
 	{
 		Word: "retry-refused", Of: tcpOnly, Keeps: true, Default: "false",
-		Means: "whether a client that an endpoint refuses must get another one, which user space does for every " +
+		Means: "Whether a client must get another endpoint when one refuses it. User space does so for every " +
 			"Service",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.RetryRefused }},
 		without: []string{"false"},
 	},
 	{
 		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "idle-timeout",
-		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at " +
-			"most an eighth later; 0: never",
+		Means: "Reset a TCP or SCTP connection after this `DURATION` without a byte in either direction, at most an " +
+			"eighth later; 0 disables",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
 		without: []string{"0s"},
 		misses:  missesLoops,
@@ -198,12 +193,12 @@ var table = []*Policy{
 	{
 		Word: "udp-idle-timeout", Of: datagrams, Keeps: true, Flag: "udp-timeout", OwnFlag: true,
 		Field: "udpIdleTimeout", Default: "30s, and 120s after more than one exchange",
-		Means: "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
+		Means: "Expire an idle UDP flow after this `DURATION`; its client may get another endpoint then",
 		kind:  duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
 	},
 	{
 		Word: "max-connection-duration", Of: streams, Keeps: true, Default: "0s", Flag: "max-connection-duration",
-		Means: "longest `DURATION` of a connection of TCP or SCTP, which is reset then; 0: none",
+		Means: "Reset a TCP or SCTP connection after this `DURATION`; 0 disables",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
@@ -212,15 +207,15 @@ var table = []*Policy{
 	{
 		Word: "max-connection-duration-jitter", Of: streams, With: "max-connection-duration", Default: "0",
 		Flag: "max-connection-duration-jitter",
-		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, " +
-			"so that clients do not all come back at once",
+		Means: "`PERCENT` by which max-connection-duration is shortened at random for each connection, so that " +
+			"clients do not all return together",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
 		without: []string{"0"},
 	},
 	{
 		Word: "client-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "client-half-close-timeout",
-		Means: "`DURATION` after which a connection is reset whose client has ended its stream; each byte starts it " +
-			"anew; 0: never",
+		Means: "Reset a connection this `DURATION` after its client has ended its stream. Each byte starts the time " +
+			"anew; 0 disables",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
@@ -228,8 +223,8 @@ var table = []*Policy{
 	},
 	{
 		Word: "server-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "server-half-close-timeout",
-		Means: "`DURATION` after which a connection is reset whose endpoint has ended its stream; each byte starts " +
-			"it anew; 0: never",
+		Means: "Reset a connection this `DURATION` after its endpoint has ended its stream. Each byte starts the " +
+			"time anew; 0 disables",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
@@ -237,8 +232,8 @@ var table = []*Policy{
 	},
 	{
 		Word: "tcp-keepalive-idle", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-idle",
-		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a " +
-			"connection; connections younger than a second get no probes",
+		Means: "`DURATION` in whole seconds without a byte before the kernel probes both ends of a connection. " +
+			"Connections younger than 1s get no probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
 			false},
 		misses: missesLoops,
@@ -253,14 +248,14 @@ var table = []*Policy{
 	{
 		Word: "tcp-keepalive-probes", Of: tcpOnly, Keeps: true, Flag: "tcp-keepalive-probes",
 		Default: "that of net.ipv4.tcp_keepalive_probes",
-		Means:   "`NUMBER` of keep-alive probes without an answer that end a connection",
+		Means:   "`NUMBER` of unanswered keep-alive probes that end a connection",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
 		misses:  missesLoops,
 	},
 	{
 		Word: "tcp-user-timeout", Of: tcpOnly, Keeps: true, Default: "0s", Flag: "tcp-user-timeout",
-		Means: "`DURATION` that bytes may be without an acknowledgement before the connection is reset " +
-			"(TCP_USER_TIMEOUT); 0: that of the kernel",
+		Means: "Reset a connection when bytes stay unacknowledged for this `DURATION` (TCP_USER_TIMEOUT); 0 uses " +
+			"the kernel's limit",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
 		without: []string{"0s"},
 		misses:  missesLoops,
