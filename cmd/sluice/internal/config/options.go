@@ -58,22 +58,25 @@ func (s *settings) sourceGroups() []group {
 	return []group{
 		{"Services", []option{
 			{"config", "", &s.File,
-				"configuration `FILE` of kube-proxy (KubeProxyConfiguration, v1alpha1); takes precedence over flags " +
-					"that stand for one of its fields; when its meaning changes, Sluice upgrades or ends"},
+				"kube-proxy configuration `FILE` (KubeProxyConfiguration, v1alpha1). Its fields take " +
+					"precedence over the flags that stand for them. When the file changes, Sluice upgrades or " +
+					"exits"},
 			{"manifests", "", (*stringArray)(&s.Source.Manifests),
-				"`PATH` of a file or folder of Service, EndpointSlice and Endpoints manifests, YAML or JSON, in " +
-					"place of the Kubernetes API; watched for changes; may be repeated"},
-			{"service-proxy-name", "", &s.Source.ServiceProxyName, "serve only Services with the label " +
-				"service.kubernetes.io/service-proxy-name=`NAME`; empty: only those without the label"},
+				"`PATH` of a file or folder of Service, EndpointSlice and Endpoints manifests, YAML or JSON, " +
+					"used in place of the Kubernetes API. Sluice watches it for changes; may be repeated"},
+			{"service-proxy-name", "", &s.Source.ServiceProxyName,
+				"serve only Services with the label service.kubernetes.io/service-proxy-name=`NAME`; empty " +
+					"serves only Services without the label"},
 		}},
 		{"Kubernetes API", []option{
 			{"kubeconfig", "clientConnection.kubeconfig", &c.Kubeconfig,
 				"kubeconfig `FILE`; empty, without --master: the service account of the pod"},
-			{"master", "", &s.Source.Master, "`URL` of the API server; overrides the one in the kubeconfig"},
+			{"master", "", &s.Source.Master,
+				"`URL` of the API server; overrides the kubeconfig's"},
 			{"kube-api-content-type", "clientConnection.contentType", &c.ContentType, "content `TYPE` of requests to " +
 				"the API server: application/vnd.kubernetes.protobuf or application/json"},
 			{"kube-api-qps", "clientConnection.qps", &c.QPS,
-				"`NUMBER` of requests per second to the API server; below 0: no limit"},
+				"`NUMBER` of requests per second to the API server; a negative number is no limit"},
 			{"kube-api-burst", "clientConnection.burst", &c.Burst, "`NUMBER` of requests to the API server in a burst"},
 			{"config-sync-period", "configSyncPeriod", &d.ConfigSyncPeriod.Duration,
 				"`PERIOD` of full resyncs of the objects from the API server, above 0"},
@@ -102,61 +105,72 @@ func (s *settings) dataPathGroups() []group {
 	d, u, p := &s.Document, &s.DataPath, &s.Process
 	return []group{
 		{"Data path", []option{
-			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
-				"queue, nftables, iptables, ipvs, auto (for each Service the cheapest of nftables, queue and " +
-				"userspace that has all that it requests, and that flags for all Services request; see " +
-				"docs/data-paths.md), or winuserspace, which needs no packet filter (and is what userspace and auto " +
-				"mean on Windows); the annotation sluice.io/data-path of a Service takes precedence; " +
-				"beside --config, what an empty mode of the file means"},
-			{"auto-stabilization", "", &u.Stabilization, "`DURATION` for which nothing is to have requested the path " +
-				"that a Service on data path auto is on before it moves to a cheaper one; to one that has more it " +
-				"moves at once; 0: always at once"},
-			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
-				"mode winuserspace; empty: on Linux the dummy device sluice0, or lo where there are none; on Windows " +
-				"the value of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +
-				"loopback interface"},
-			{"bind-address", "bindAddress", &d.BindAddress, "`ADDRESS` of the proxy ports of its family; 0.0.0.0 and " +
-				":: stand for all addresses of both families; not a loopback address"},
+			{"proxy-mode", "mode", (*string)(&d.Mode),
+				"default data path: `MODE` userspace (also when empty), queue, nftables, iptables, ipvs, auto " +
+					"or winuserspace. auto chooses for each Service the cheapest of nftables, queue and userspace " +
+					"that has all its policies (docs/data-paths.md). winuserspace needs no packet filter; on " +
+					"Windows userspace and auto mean winuserspace. The annotation sluice.io/data-path of a " +
+					"Service takes precedence. With --config, the flag applies if the file's mode is empty"},
+			{"auto-stabilization", "", &u.Stabilization,
+				"`DURATION` that a Service on data path auto waits before it moves to a cheaper path; 0 moves " +
+					"it immediately. A move to a path with more policies never waits"},
+			{"service-interface", "", &u.ServiceInterface,
+				"`NAME` of the interface that gets Service addresses in mode winuserspace. Empty on Linux: " +
+					"the dummy device sluice0, or lo if there are no dummy devices. Empty on Windows: the value " +
+					"of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +
+					"loopback interface"},
+			{"bind-address", "bindAddress", &d.BindAddress,
+				"`ADDRESS` of the proxy ports of its family, not a loopback address; 0.0.0.0 and :: stand for " +
+					"all addresses of both families"},
 			{"nodeport-addresses", "nodePortAddresses", &d.NodePortAddresses,
-				"addresses of node ports: a list of `RANGES`, primary (--bind-address, else those of the Node, else " +
-					"those of the default route), localhost and all; a family for which nothing is given has all; " +
-					"empty: all, or primary in mode nftables"},
+				"addresses of node ports: a list of `RANGES`, primary (--bind-address, else the Node's " +
+					"addresses, else those of the default route), localhost and all. A family that is not listed " +
+					"has all. Empty is all, or primary in mode nftables"},
 			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
 			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
-				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint; 0: 30s, " +
-					"and 120s once there was more than one exchange, as with conntrack; kube-proxy's was 250ms"},
-			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): " +
-				"on, where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt " +
-				"batches on some network cards, unless no card segments UDP itself (ethtool -k: " +
-				"tx-udp-segmentation); give off in a virtual machine whose host runs such a kernel; true and " +
-				"false mean on and off"},
+				"expire an idle UDP flow after this `DURATION`; its client may get another endpoint then. 0 " +
+					"is 30s, and 120s after more than one exchange, as conntrack does; kube-proxy had 250ms"},
+			{"udp-gso", "", &u.UDPGSO,
+				"`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): on, off or auto. " +
+					"auto is on, but off on Linux 6.17 and 7.0 to 7.1.4, which corrupt batches on some network " +
+					"cards, unless no card segments UDP itself (ethtool -k: tx-udp-segmentation). Use off in a " +
+					"virtual machine on such a host. true and false mean on and off"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
-			{"packet-filter", "", &u.PacketFilter, "`FILTER` that steers to the proxy ports: nftables (Linux 5.13 or " +
-				"later, without any program), iptables, or auto: iptables in its own mode, else nftables where the " +
-				"kernel can; its --iptables-* flags hold for either"},
-			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight " +
-				"and the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
-				"get equal parts, and a part stays free; 100: no bound"},
-			{"max-client-share", "", &u.MaxClientShare, "the same `PERCENT` for one client address, of IPv6 one /64"},
-			{"loops", "", &u.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
-			{"busy-poll", "", &u.BusyPoll, "busy polling of network cards before an idle loop sleeps, a `DURATION` " +
-				"in whole microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},
+			{"packet-filter", "", &u.PacketFilter,
+				"`FILTER` that steers traffic to the proxy ports: nftables (Linux 5.13 or later), iptables, " +
+					"or auto. auto is iptables in mode iptables, else nftables if the kernel has it. The " +
+					"--iptables-* flags apply to both"},
+			{"max-service-share", "", &u.MaxServiceShare,
+				"`PERCENT` of file descriptors, dials in flight and UDP flows that one Service may have while " +
+					"no other Service has any, 1 to 100. Services that compete get equal parts, and a part stays " +
+					"free; 100 is no limit"},
+			{"max-client-share", "", &u.MaxClientShare,
+				"`PERCENT` of the same resources that one client may have; a client is one IPv4 address or " +
+					"one IPv6 /64"},
+			{"loops", "", &u.Loops,
+				"`NUMBER` of event loops, 1 to 1024; one per usable core by default"},
+			{"busy-poll", "", &u.BusyPoll,
+				"`DURATION` of busy polling of network cards before an idle loop sleeps, in whole " +
+					"microseconds up to 10ms, like 50us; 0 disables. Needs Linux 6.9 and drivers with NAPI"},
 		}},
 		{"Upgrades and shutdown", []option{
 			{"drain-timeout", "", &p.DrainTimeout,
-				"longest `DURATION` of connection draining on SIGTERM; open connections are reset at the end"},
-			{"on-exit", "", (*string)(&p.OnExit), "`WHAT` becomes of Services on SIGTERM: offload (the kernel " +
-				"forwards by rules of mode nftables, or else iptables, until the next start; where it cannot, " +
-				"connections are accepted while others drain), refuse (connections are refused, rules stay for the " +
-				"next start), or cleanup (refused, and all rules, sets and addresses are removed, as --cleanup does)"},
+				"longest `DURATION` that SIGTERM waits for open connections; the rest are reset then"},
+			{"on-exit", "", (*string)(&p.OnExit),
+				"`WHAT` happens to Services on SIGTERM. offload: the kernel forwards by nftables or iptables " +
+					"rules until the next start; if it cannot, Sluice accepts connections while others drain. " +
+					"refuse: connections are refused and rules stay for the next start. cleanup: refuse, and " +
+					"remove all rules, sets and addresses, as --cleanup does"},
 			{"cleanup-on-exit", "", &s.cleanupOnExit, "the same as --on-exit=cleanup"},
-			{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes " +
-				"over all connections from the one that listens there; only root may be able to write to its folder"},
-			{"yes", "", &p.Yes, "take over at --handover-socket without asking, even if that removes Services; only a " +
-				"terminal is asked"},
+			{"handover-socket", "", &p.HandoverSocket,
+				"`PATH` of a unix socket for upgrades: a new process takes over all connections of the " +
+					"process that listens there. Only root may be able to write to its folder"},
+			{"yes", "", &p.Yes,
+				"take over at --handover-socket without asking, even if that removes Services; Sluice only " +
+					"asks on a terminal"},
 			{"pid-file", "", &p.PIDFile,
-				"`PATH` of a file with the process id; the default of --handover-socket is then PATH.sock"},
+				"`PATH` of a file with the process id; --handover-socket is PATH.sock then, unless given"},
 			{"api-socket", "", &p.APISocket,
 				"`PATH` of the unix socket at which sluice status, services, endpoints, events, config and explain " +
 					"look at the running process; empty: " + apiSocketName + " in the folder of --handover-socket, " +
@@ -173,33 +187,37 @@ func (s *settings) balancingGroups() []group {
 	return []group{
 		{"Policies of Services, in user space", s.policyOptions()},
 		{"Outlier ejection, in user space", []option{
-			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
-				"others of the Service answer, until a trial connection succeeds; the annotation " +
-				"sluice.io/outlier-ejection of a Service, true or false, takes precedence"},
-			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures, "`NUMBER` of failures in a row that eject " +
-				"an endpoint: dials refused, timed out or unreachable, or connections reset before the first byte; 2 " +
-				"or more"},
-			{"outlier-base-ejection-time", "", (*time.Duration)(&o.BaseEjectionTime), "`DURATION` of an ejection, " +
-				"times those in a row; TCP endpoints are tried every second after a thirtieth of it and return as " +
-				"soon as they accept, others return when it is over"},
+			{"outlier-ejection", "", &o.Enabled,
+				"give no new connections to endpoints that fail in a row while other endpoints of the Service " +
+					"answer, until a trial connection succeeds. The annotation sluice.io/outlier-ejection of a " +
+					"Service takes precedence"},
+			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures,
+				"`NUMBER` of failures in a row that eject an endpoint, 2 or more. A failure is a dial that is " +
+					"refused, times out or finds no route, or a connection that is reset before the first byte"},
+			{"outlier-base-ejection-time", "", (*time.Duration)(&o.BaseEjectionTime),
+				"`DURATION` of an ejection, multiplied by the number of ejections in a row. TCP endpoints are " +
+					"tried every second after 1/30 of it and return when they accept; others return when it is " +
+					"over"},
 			{"outlier-max-ejection-time", "", (*time.Duration)(&o.MaxEjectionTime),
 				"longest `DURATION` of an ejection"},
 			{"outlier-max-ejection-jitter", "", (*time.Duration)(&o.MaxEjectionJitter),
-				"`DURATION` of which a random part makes an ejection longer"},
+				"`DURATION` up to which a random time makes an ejection longer"},
 			{"outlier-interval", "", (*time.Duration)(&o.Interval),
-				"`DURATION` without an ejection that takes one off those in a row; what a client can bring about, a " +
-					"reset or silence, counts once in it for each client address"},
+				"`DURATION` without an ejection that lowers the number of ejections in a row by one. A reset " +
+					"or a missing reply counts once per client address and interval"},
 			{"outlier-max-ejection-percent", "", &o.MaxEjectionPercent,
-				"`PERCENT` of the endpoints of a Service that may be ejected, 0 to 100, but never the last"},
-			{"outlier-panic-threshold", "", &o.PanicThreshold, "`PERCENT` of the endpoints that a client may get, 0 " +
-				"to 100, below which ejections are ignored; 0: if all are ejected"},
-			{"outlier-failure-percentage", "", &o.FailurePercentage, "`PERCENT` of the connections of an " +
-				"--outlier-interval whose failure ejects an endpoint, 0 to 100; 0: only failures in a row do"},
-			{"outlier-minimum-hosts", "", &o.FailureMinimumHosts, "`NUMBER` of endpoints of a Service that must " +
-				"have had --outlier-request-volume connections in the interval for " +
-				"--outlier-failure-percentage to count"},
+				"`PERCENT` of a Service's endpoints that may be ejected, 0 to 100; the last one never is"},
+			{"outlier-panic-threshold", "", &o.PanicThreshold,
+				"ignore ejections when fewer than this `PERCENT` of a client's endpoints are left, 0 to 100; " +
+					"0 ignores them only when all are ejected"},
+			{"outlier-failure-percentage", "", &o.FailurePercentage,
+				"`PERCENT` of failed connections in an --outlier-interval that ejects an endpoint, 0 to 100; " +
+					"0 counts failures in a row only"},
+			{"outlier-minimum-hosts", "", &o.FailureMinimumHosts,
+				"`NUMBER` of endpoints of a Service that need --outlier-request-volume connections in the " +
+					"interval before --outlier-failure-percentage applies"},
 			{"outlier-request-volume", "", &o.FailureRequestVolume,
-				"`NUMBER` of connections: see --outlier-minimum-hosts"},
+				"`NUMBER` of connections per endpoint and interval; see --outlier-minimum-hosts"},
 		}},
 	}
 }
@@ -208,30 +226,31 @@ func (s *settings) kernelGroups() []group {
 	t, v, k := &s.Document.IPTables, &s.Document.IPVS, &s.Document.Conntrack
 	return []group{
 		{"Forwarding by the kernel", []option{
-			{"rules-lifetime", "", &s.Kernel.RulesLifetime, "`DURATION` after which rules match nothing any more " +
-				"when no Sluice runs, so that they do not stand in the way of another proxy; in whole seconds; " +
-				"0: for ever; with iptables it needs ipset"},
-			{"mark-mask", "", &s.markMask, "`MASK` of the bits of packet marks that data path queue numbers " +
-				"endpoints in and whose highest bit transparent uses: at least 16 consecutive bits, without that of " +
-				"--iptables-masquerade-bit"},
+			{"rules-lifetime", "", &s.Kernel.RulesLifetime,
+				"`DURATION` after which rules match no more when no Sluice runs, so that another proxy can " +
+					"take over; in whole seconds, 0 is unlimited. With iptables it needs ipset"},
+			{"mark-mask", "", &s.markMask,
+				"`MASK` of the packet mark bits that data path queue uses; its highest bit is for " +
+					"transparent. At least 16 consecutive bits, without --iptables-masquerade-bit"},
 			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
 				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
 			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
-				"shortest `PERIOD` between two rule syncs in every mode but ipvs, at most --iptables-sync-period; " +
-					"two changes after a quiet time are synced at once, later ones are deferred and batched; " +
-					"endpoint changes in user space need no sync"},
+				"shortest `PERIOD` between two rule syncs in every mode but ipvs, at most " +
+					"--iptables-sync-period. Two changes after a quiet time are synced immediately, later ones " +
+					"are batched. Endpoint changes in user space need no sync"},
 			{"masquerade-all", "iptables.masqueradeAll", &t.MasqueradeAll, "masquerade all traffic to cluster IPs"},
 			{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit,
 				"`BIT` of the packet mark that requests masquerading, 0 to 31"},
 			{"iptables-localhost-nodeports", "iptables.localhostNodePorts", t.LocalhostNodePorts,
-				"serve node ports on 127.0.0.1 in mode iptables; false counts more than --nodeport-addresses"},
+				"serve node ports on 127.0.0.1 in mode iptables; false takes precedence over " +
+					"--nodeport-addresses"},
 			{"ipvs-sync-period", "ipvs.syncPeriod", &v.SyncPeriod.Duration,
 				"`PERIOD` of verifying rules and virtual servers in mode ipvs, at least 100ms"},
 			{"ipvs-min-sync-period", "ipvs.minSyncPeriod", &v.MinSyncPeriod.Duration,
 				"shortest `PERIOD` between two syncs in mode ipvs, at most --ipvs-sync-period"},
 			{"ipvs-scheduler", "ipvs.scheduler", &v.Scheduler, "default IPVS scheduler, a `NAME`; empty: rr"},
 			{"ipvs-exclude-cidrs", "ipvs.excludeCIDRs", &v.ExcludeCIDRs,
-				"address `RANGES` of virtual servers of other programs, which are left alone"},
+				"address `RANGES` of virtual servers of other programs, which Sluice does not touch"},
 			{"ipvs-strict-arp", "ipvs.strictARP", &v.StrictARP, "set arp_ignore to 1 and arp_announce to 2"},
 			{"ipvs-tcp-timeout", "ipvs.tcpTimeout", &v.TCPTimeout.Duration,
 				"IPVS timeout of idle TCP connections, a `DURATION`; 0: unchanged"},
@@ -244,7 +263,7 @@ func (s *settings) kernelGroups() []group {
 			{"conntrack-max-per-core", "conntrack.maxPerCore", k.MaxPerCore,
 				"`NUMBER` of conntrack entries per core; 0: unchanged"},
 			{"conntrack-min", "conntrack.min", k.Min,
-				"least `NUMBER` of conntrack entries, whatever the number of cores"},
+				"least `NUMBER` of conntrack entries, for any number of cores"},
 			{"conntrack-max", "conntrack.min", &s.conntrackMax,
 				"`NUMBER` of conntrack entries, in place of both (kube-proxy until 1.10)"},
 			{"conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", &k.TCPEstablishedTimeout.Duration,
@@ -258,9 +277,9 @@ func (s *settings) kernelGroups() []group {
 			{"conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", &k.TCPBeLiberal,
 				"set nf_conntrack_tcp_be_liberal: TCP packets outside the window are not invalid"},
 			{"conntrack-accounting", "", &s.Kernel.Conntrack.Accounting,
-				"set nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets and bytes of what it " +
-					"forwards, and notes when it began and ended, for --access-log, sluice connections and what " +
-					"sluice services counts; false leaves both as they are"},
+				"set nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets and bytes of " +
+					"what it forwards and notes the times, for --access-log, sluice connections and sluice " +
+					"services. false leaves both unchanged"},
 		}},
 	}
 }
@@ -274,39 +293,44 @@ func (s *settings) otherGroups() []group {
 			{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
 				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /healthz and --page; empty: " +
 					"none"},
-			{"page", "", (*string)(&s.Page), "who sees the page / and the API /v1 of the metrics address, which show " +
-				"Services and their clients: `WHO` is auto (this host, by a loopback address, whatever address is " +
-				"bound), always (all who reach the address) or never"},
+			{"page", "", (*string)(&s.Page),
+				"`WHO` sees the page / and the API /v1 at the metrics address, which show Services and their " +
+					"clients: auto (this host, by a loopback address), always (everyone who reaches the address) " +
+					"or never"},
 			{"healthz-port", "healthzBindAddress", &s.healthzPort,
 				"`PORT` of --healthz-bind-address, if that has none; 0: no server"},
 			{"metrics-port", "metricsBindAddress", &s.metricsPort,
 				"`PORT` of --metrics-bind-address, if that has none; 0: no server"},
 			{"bind-address-hard-fail", "bindAddressHardFail", &d.BindAddressHardFail,
-				"end if one of these addresses cannot be bound"},
-			{"metrics-services", "", &s.Metrics.Services, "`NUMBER` of ports of Services with metrics " +
-				"sluice_service_... of their own; those of others are one sum"},
-			{"metrics-service-families", "", (*string)(&s.Metrics.Families), "`WHICH` metrics sluice_service_... a " +
-				"Service has: basic (choices, failures, bytes, active, held and endpoints; others appear when they " +
-				"are not 0 for the first time, and stay), or all from the start"},
-			{"metrics-endpoints", "", &s.Metrics.Endpoints, "`NUMBER` of endpoints with metrics sluice_endpoint_... " +
-				"of their own, seven each; 0: none"},
-			{"metrics-histograms", "", &s.Metrics.Histograms, "`NUMBER` of ports of Services with histograms of " +
-				"their own, 44 series each and 4 kB for each loop: of the time to connect, to the first byte and to " +
-				"the end; the first that have connections, those of others are one sum"},
+				"exit if one of these addresses cannot be bound"},
+			{"metrics-services", "", &s.Metrics.Services,
+				"`NUMBER` of Service ports with their own sluice_service_... metrics; the others are one sum"},
+			{"metrics-service-families", "", (*string)(&s.Metrics.Families),
+				"`WHICH` sluice_service_... metrics a Service has: basic (choices, failures, bytes, active, " +
+					"held and endpoints; others once they are not 0), or all from the start"},
+			{"metrics-endpoints", "", &s.Metrics.Endpoints,
+				"`NUMBER` of endpoints with their own sluice_endpoint_... metrics, seven each; 0 is none"},
+			{"metrics-histograms", "", &s.Metrics.Histograms,
+				"`NUMBER` of Service ports with their own histograms of the time to connect, to the first " +
+					"byte and to the end, 44 series and 4 kB per loop each. The first with connections get one; " +
+					"the others are one sum"},
 			{"profiling", "enableProfiling", &d.EnableProfiling,
 				"serve /debug/pprof and /debug/flags/v on the metrics address"},
 		}},
 		{"Log", []option{
-			{"access-log-file", "", &s.AccessLog.File, "`FILE` of the access log, - for standard output: a line for " +
-				"each connection and flow that --access-log, or the annotation sluice.io/access-log, has logged; a " +
-				"file that was renamed is opened anew"},
+			{"access-log-file", "", &s.AccessLog.File,
+				"`FILE` of the access log, - for standard output. It has a line for each connection and flow " +
+					"that --access-log or the annotation sluice.io/access-log selects. A renamed file is opened " +
+					"anew"},
 			{"access-log-format", "", &s.AccessLog.Format, "`FORMAT` of the access log: json, or tcplog, HAProxy's"},
-			{"access-log-sample", "", &s.AccessLog.Sample, "where all are logged, log one of `NUMBER` connections " +
-				"and flows, and each that has not ended as it should"},
+			{"access-log-sample", "", &s.AccessLog.Sample,
+				"log one of `NUMBER` successful connections and flows where all are logged; errors are always " +
+					"logged"},
 			{"v", "logging.verbosity", logsapi.VerbosityLevelPflag(&l.Verbosity),
 				"log `LEVEL`: 0 for operators, 1 and more for debugging"},
 			{"logging-format", "logging.format", &l.Format, "`FORMAT` of the log: text or json"},
-			{"logtostderr", "", &s.logToStderr, "log to standard error, whatever --log-file and --log-dir say"},
+			{"logtostderr", "", &s.logToStderr,
+				"log to standard error, and ignore --log-file and --log-dir"},
 			{"alsologtostderr", "", &s.Log.AlsoStderr, "log to standard error as well as to a file"},
 			{"log-file", "", &s.logFile, "log `FILE`, with --logtostderr=false"},
 			{"log-dir", "", &s.logDir,
@@ -316,8 +340,9 @@ func (s *settings) otherGroups() []group {
 		{"Other", []option{
 			{"write-config-to", "", &a.WriteConfigTo,
 				"write the configuration in effect, with all defaults, to `FILE` and exit"},
-			{"init-only", "", &a.InitOnly, "change settings that need full privileges (conntrack) and exit; the " +
-				"program may then run with CAP_NET_ADMIN and CAP_NET_RAW"},
+			{"init-only", "", &a.InitOnly,
+				"change settings that need full privileges (conntrack) and exit; the program may run with " +
+					"CAP_NET_ADMIN and CAP_NET_RAW afterwards"},
 			{"cleanup", "", &a.Cleanup,
 				"remove all rules, sets and addresses of Sluice, and of kube-proxy's old userspace mode, and exit"},
 			{"cleanup-iptables", "", &a.Cleanup, "old name of --cleanup"},
