@@ -232,7 +232,6 @@ func (d *Document) setDefaults() {
 
 func orDefault[T comparable](p *T, value T) { *p = cmp.Or(*p, value) }
 
-// encode returns the document as YAML.
 // Own returns the addresses of health and metrics, at which the program itself answers.
 func (d *Document) Own() (out []netip.AddrPort) {
 	for _, text := range []string{d.HealthzBindAddress, d.MetricsBindAddress} {
@@ -243,6 +242,7 @@ func (d *Document) Own() (out []netip.AddrPort) {
 	return out
 }
 
+// encode returns the document as YAML.
 func (d *Document) encode() ([]byte, error) {
 	text, err := yaml.Marshal(d)
 	if err != nil {

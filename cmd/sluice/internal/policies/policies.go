@@ -145,7 +145,8 @@ func Read(annotations map[string]string, probe func(string) error) (*lb.Policies
 func Misspelt(name string) string {
 	prefix, word, _ := strings.Cut(name, "/")
 	ours := strings.TrimSuffix(Prefix, "/")
-	if Find(word) == nil || !strings.HasPrefix(prefix, "sluice") && nearest.Of(prefix, slices.Values([]string{ours})) == "" {
+	near := strings.HasPrefix(prefix, "sluice") || nearest.Of(prefix, slices.Values([]string{ours})) != ""
+	if Find(word) == nil || !near {
 		return ""
 	}
 	return word
