@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
@@ -12,17 +13,19 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// mostNamed is how many Services a question names.
-const mostNamed = 10
+const (
+	mostNamed      = 10               // Services in a question
+	confirmTimeout = 10 * time.Second // for the answers of the running process
+)
 
-// confirm asks who has started this process by hand whether Services of the running process may go. Where nobody can
+// confirm asks who has started this process by hand whether Services of the running process may go. Where no one can
 // answer, or the running process does not say what it serves, they go without a question.
 func (d *daemon) confirm(ctx context.Context, stop <-chan struct{}, desired *agent.Desired) error {
 	path := d.Config.Process.APISocket
 	if d.Ask == nil || !d.Upgrade.Unasked() || path == config.NoSocket {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, inheritTimeout)
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	c := api.NewClient(path)
 	var running api.Status

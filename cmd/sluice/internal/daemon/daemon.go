@@ -59,7 +59,7 @@ type Options struct {
 	SetVerbosity func(int)     // changes how much is logged, as the flag -v does
 	Upgrade      *upgrade.Upgrader
 
-	// Ask asks who has started the process, until done is closed. Nil: nobody can answer.
+	// Ask asks who has started the process, until done is closed. Nil: no one can answer.
 	Ask func(done <-chan struct{}, question string) (yes bool)
 }
 

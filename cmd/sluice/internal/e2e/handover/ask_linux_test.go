@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,8 +58,11 @@ func TestAsk(t *testing.T) {
 		p, err := cmd.Launch()
 		testbed.Check(t, err)
 		t.Cleanup(func() { p.Stop(syscall.SIGKILL) })
-		lines := bufio.NewScanner(person)
+		testbed.Check(t, program.Close()) // so that the lines end with the process
+		defer time.AfterFunc(testbed.Patience, func() { p.Signal(syscall.SIGQUIT) }).Stop()
+		lines, all := bufio.NewScanner(person), ""
 		for lines.Scan() {
+			all += lines.Text() + "\n"
 			switch text := lines.Text(); {
 			case strings.Contains(text, "removes the Services that it does not have: default/other."):
 				asked = true
@@ -68,7 +72,7 @@ func TestAsk(t *testing.T) {
 				return asked, p
 			}
 		}
-		t.Fatalf("it does not start: %v", lines.Err())
+		t.Fatalf("it does not start: %v\n%s", lines.Err(), all)
 		return false, nil
 	}
 	if asked, p := start("n", "--manifests", filepath.Join(web, "web.yaml")); !asked || p.Wait(t.Context()) == nil {
