@@ -209,8 +209,9 @@ func (r *Report) manifests(c *config.Config) {
 		}
 	}
 	n := &c.Node
+	node := lb.Node{PodCIDRs: n.Pods(), Own: c.Document.Own()}
 	converted := new(kube.Converter).Convert(result.Objects, kube.Options{ServiceProxyName: c.Source.ServiceProxyName,
-		Whole: true, Facts: kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods(), Own: c.Document.Own()}}})
+		Whole: true, Facts: kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: node}})
 	for _, of := range converted.Findings {
 		for i := range of.List {
 			f := &of.List[i]

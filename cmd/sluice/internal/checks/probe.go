@@ -219,8 +219,8 @@ func statusOf(c net.Conn, request *http.Request) error {
 	}
 }
 
-// newTransport returns one of gRPC for a single request, of which nothing is left when ctx ends: by itself http.Transport goes
-// on to connect, and to shake hands, for as long as the other side likes.
+// newTransport returns one for a single request of gRPC, of which nothing is left when ctx ends: by itself
+// http.Transport goes on to connect, and to shake hands, for as long as the other side likes.
 func newTransport(ctx context.Context, to place) *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {

@@ -44,8 +44,8 @@ func (d *daemon) confirm(ctx context.Context, stop <-chan struct{}, desired *age
 	if more := len(lost) - mostNamed; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	if d.Ask(stop, fmt.Sprintf("Process %d serves %s. If this process takes over, it removes the Services that it does "+
-		"not have: %s.\nTake over?", running.PID, from(&running.Source), names)) {
+	if d.Ask(stop, fmt.Sprintf("Process %d serves %s. If this process takes over, it removes the Services that it "+
+		"does not have: %s.\nTake over?", running.PID, from(&running.Source), names)) {
 		return nil
 	}
 	return fmt.Errorf("process %d goes on: give its manifests, too, or --yes to remove these Services", running.PID)

@@ -37,9 +37,10 @@ type control struct {
 func (c *control) desired(objects kube.Objects) agent.Desired {
 	c.objects.Store(&objects)
 	n := &c.config.Node
+	node := lb.Node{PodCIDRs: n.Pods(), Own: c.config.Document.Own()}
 	r := c.convert.Convert(objects, kube.Options{
 		ServiceProxyName: c.config.Source.ServiceProxyName,
-		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods(), Own: c.config.Document.Own()}},
+		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: node},
 		Whole:            !c.config.FromAPI(),
 	})
 	for _, f := range r.Findings {

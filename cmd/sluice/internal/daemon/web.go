@@ -41,7 +41,8 @@ func (w *web) close() error {
 
 // serveWeb serves what probes and scrapers ask, and connects the packages to the metrics.
 func (d *daemon) serveWeb() error {
-	d.web = &web{checks: &d.control.checks, conns: status.NewConns(d.data.budget.Limit), api: api.Gate{Waits: d.waits()}}
+	d.web = &web{checks: &d.control.checks, conns: status.NewConns(d.data.budget.Limit),
+		api: api.Gate{Waits: d.waits()}}
 	open := d.web.conns.Bound(d.Upgrade.Listen)
 	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, open
 	m := d.newMetrics()

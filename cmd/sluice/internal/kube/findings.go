@@ -80,7 +80,8 @@ func (k *Converter) find(g *group) {
 // misplaced finds policies among the labels.
 func (g *group) misplaced() {
 	names := slices.Sorted(maps.Keys(g.service.Labels))
-	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, policies.Prefix) }) {
+	foreign := func(n string) bool { return !strings.HasPrefix(n, policies.Prefix) }
+	for _, name := range slices.DeleteFunc(names, foreign) {
 		g.findings = append(g.findings, Finding{conditions.AnnotationIgnored, kindService, g.name,
 			"metadata.labels[" + name + "]", "label " + name + " is ignored: write it in metadata.annotations"})
 	}

@@ -347,7 +347,8 @@ func (p *parser) decodeError(err error) {
 	if field := (interface{ FieldPath() string })(nil); errors.As(err, &field) {
 		path = field.FieldPath()
 	} else if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Type != nil {
-		p.fail(wrong.Field, fmt.Sprintf("%s: Invalid value: %s: must be %s", wrong.Field, wrong.Value, wordOf(wrong.Type)))
+		p.fail(wrong.Field, fmt.Sprintf("%s: Invalid value: %s: must be %s", wrong.Field, wrong.Value,
+			wordOf(wrong.Type)))
 		return
 	}
 	p.fail(path, strings.TrimPrefix(err.Error(), "json: "))
