@@ -93,8 +93,8 @@ type Recorder struct {
 	refusals refusals
 }
 
-// New returns a Recorder of the services of b. changes returns how many changes were applied so far. Sample calls report
-// with the clients that were refused, at a bounded rate; report must not call the Recorder, and may be nil.
+// New returns a Recorder of the services of b. changes returns how many changes were applied so far. Sample calls
+// report with the clients that were refused, at a bounded rate; report must not call the Recorder, and may be nil.
 func New(b *lb.Balancer, changes func() uint64, report func(Refusals)) *Recorder {
 	return &Recorder{lb: b, changes: changes, services: make(map[lb.Name]*series), refusals: refusals{report: report}}
 }
