@@ -39,7 +39,7 @@ type settings struct {
 func Parse(args []string) (Config, error) {
 	s, _ := declare()
 	if err := s.flags.Parse(args); err != nil {
-		return s.Config, fmt.Errorf("read flags: %w%s (see --help)", err, s.meant(err))
+		return s.Config, fmt.Errorf("read flags: %w%s (see --help)", plain(err), s.meant(err))
 	}
 	if s.Action.Help || s.Action.Version != "" {
 		return s.Config, nil
@@ -56,6 +56,24 @@ func Parse(args []string) (Config, error) {
 	err := s.check()
 	s.Settings = s.inForce()
 	return s.Config, err
+}
+
+// wanted is what a flag takes, by the type of its value (pflag.Value).
+var wanted = map[string]string{"duration": "a duration like 30s, 5m or 1h", "bool": "true or false", "int": "a whole number",
+	"int32": "a whole number", "int64": "a whole number", "float32": "a number"}
+
+// plain names a value that a flag cannot have, and what to give, without the words of Go's parsers.
+func plain(err error) error {
+	var wrong *pflag.InvalidValueError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	f, cause := wrong.GetFlag(), wrong.Unwrap()
+	want, ok := wanted[f.Value.Type()]
+	if text := cause.Error(); ok && (strings.HasPrefix(text, "time: ") || strings.HasPrefix(text, "strconv.")) {
+		cause = errors.New("give " + want)
+	}
+	return fmt.Errorf("--%s %q: %w", f.Name, wrong.GetValue(), cause)
 }
 
 // meant returns a guess at what was meant by a flag that does not exist, if one
