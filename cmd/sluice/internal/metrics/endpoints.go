@@ -31,7 +31,7 @@ var endpointSeries = [len(endpointNumbers{})]*prometheus.Desc{
 	ofEndpoint("bytes_total", serviceBytesIs, "direction", "out"),
 	ofEndpoint("active", "Open and dialling connections and flows."),
 	ofEndpoint("eligible", "1 while the endpoint gets new connections with policy Cluster."),
-	ofEndpoint("ejected", "1 while the endpoint gets no new connections since it has failed."),
+	ofEndpoint("ejected", "1 while the endpoint gets no new connections because it failed."),
 }
 
 // endpointCounters is how many of endpointSeries are.
@@ -58,8 +58,9 @@ func (e *endpoints) collect(out chan<- prometheus.Metric, stats []lb.Stats, most
 			sendEndpoint(out, key, b)
 		}
 	})
-	scrape(out).gauge("sluice_endpoints_without_series", "Endpoints without series of their own, since there are as "+
-		"many with as may be (--metrics-endpoints), counted once per Service port.", float64(there-len(e.own)))
+	scrape(out).gauge("sluice_endpoints_without_series",
+		"Endpoints without their own series, because --metrics-endpoints is reached; counted once per Service "+
+			"port.", float64(there-len(e.own)))
 }
 
 // each calls visit with every endpoint.

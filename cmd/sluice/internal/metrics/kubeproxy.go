@@ -138,12 +138,13 @@ func (s scrape) nftables(f *Family, steering *redirect.Stats) {
 		if engine, there := f.Engine(); there {
 			has = true
 			failures += engine.Failures
-			s.gauge("sluice_nftables_service_rules", "nftables rules by which the kernel forwards Services.",
+			s.gauge("sluice_nftables_service_rules", "nftables rules that forward Services.",
 				float64(engine.Rules), family...)
-			s.gauge("sluice_nftables_service_elements", "Elements of nftables sets and maps by which the kernel "+
-				"forwards Services, but those of clients with affinity.", float64(engine.Elements), family...)
+			s.gauge("sluice_nftables_service_elements",
+				"Elements of the nftables sets and maps that forward Services, without those of clients with "+
+					"affinity.", float64(engine.Elements), family...)
 			s.counter("sluice_nftables_service_transactions_total",
-				"Transactions that changed by what nftables forwards Services.", engine.Transactions, family...)
+				"Transactions that changed how nftables forwards Services.", engine.Transactions, family...)
 		}
 	}
 	if has {

@@ -121,8 +121,9 @@ func (s scrape) sources(c *Sources) {
 	s.sctp(c.SCTP())
 	s.agent(c.Agent())
 	if since := c.Serving(); !since.IsZero() {
-		s.gauge("sluice_serving_start_time_seconds", "Start of the first of the processes that have handed over to "+
-			"each other until now; process_start_time_seconds is that of this one.", seconds(since))
+		s.gauge("sluice_serving_start_time_seconds",
+			"Start of the first process of this chain of hand-overs; process_start_time_seconds is the start of "+
+				"this process.", seconds(since))
 	}
 	if engine, _ := c.SCTPEngine(); engine != sctp.Auto { // there is none before the first SCTP Service
 		s.gauge("sluice_sctp_engine", "1 for the engine that forwards SCTP, by reason: requested (--sctp-engine) or "+
@@ -133,46 +134,55 @@ func (s scrape) sources(c *Sources) {
 			"requested (--packet-filter) or detected (what the kernel supports).", 1, "packet_filter", c.PacketFilter,
 			"reason", reason(c.PacketFilterForced))
 	}
-	s.gauge("sluice_file_descriptors_used", "File descriptors held by connections and flows, and by sockets of "+
-		"Services beyond the first few.", float64(c.Descriptors.Used()))
+	s.gauge("sluice_file_descriptors_used",
+		"File descriptors of connections and flows, and of sockets of Services beyond the first "+
+			"few.", float64(c.Descriptors.Used()))
 	listened, _ := c.Descriptors.Listened()
-	s.gauge("sluice_file_descriptors_listening", "File descriptors of the sockets that Services are served by, other "+
-		"than the one that all TCP is steered to; at most three quarters of the limit, one for each loop and "+
-		"Service up to a quarter.", float64(listened))
+	s.gauge("sluice_file_descriptors_listening",
+		"File descriptors of sockets that listen for Services, without the one for steered TCP. At most three "+
+			"quarters of the limit.", float64(listened))
 	s.gauge("sluice_file_descriptors_limit", "File descriptors that connections, flows and sockets of Services may "+
 		"hold; 0 for no limit.", float64(c.Descriptors.Limit))
-	s.counter("sluice_file_descriptors_exhausted_total", "Connections, flows, pipes and sockets of Services that "+
-		"found all file descriptors in use, or all of their part.", c.Descriptors.Exhausted())
+	s.counter("sluice_file_descriptors_exhausted_total",
+		"Connections, flows, pipes and sockets that got no file descriptor, because the limit or their share was "+
+			"reached.", c.Descriptors.Exhausted())
 
 	if entries, limit, err := c.Conntrack(); err == nil { // else the kernel has no table
 		s.gauge("sluice_conntrack_entries", "Entries of the kernel's conntrack table in this network namespace.",
 			float64(entries))
-		s.gauge("sluice_conntrack_entries_limit", "Entries that the kernel's conntrack table may have.", float64(limit))
+		s.gauge("sluice_conntrack_entries_limit", "Entries that the kernel's conntrack table may "+
+			"have.", float64(limit))
 	}
-	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were "+
-		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
+	s.counter("sluice_http_refused_connections_total",
+		"Connections to health checks and metrics that were reset because there were too many, in all or of one "+
+			"client.", c.RefusedHTTP())
 
 	written, lost := c.AccessLog()
-	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they could not be "+
-		"written, or not as fast as they came.", "result", []reading{{"written", written}, {"dropped", lost}})
-	s.counter("sluice_log_dropped_total", "Lines of the log that were dropped since they could not be written, or not "+
-		"as fast as they came.", c.LogDropped())
+	s.counters("sluice_access_log_lines_total",
+		"Lines of the access log, by result: written, or dropped because the file could not be written fast "+
+			"enough or at all.", "result", []reading{{"written", written}, {"dropped", lost}})
+	s.counter("sluice_log_dropped_total",
+		"Lines of the log that were dropped because the output could not be written fast enough or at "+
+			"all.", c.LogDropped())
 	events := c.KernelEvents()
-	s.counters("sluice_conntrack_events_total", "Events of conntrack's entries to addresses of Services that the "+
-		"kernel forwards and that are to be logged: handled, or lost since they came faster than they could be read.",
+	s.counters("sluice_conntrack_events_total",
+		"Events of conntrack for Services that the kernel forwards and the access log covers, by result: handled, "+
+			"or lost because they came faster than Sluice reads.",
 		"result", []reading{{"handled", events.Handled}, {"lost", events.Lost}})
 
 	s.queue(c.Queue())
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
 	for reason, n := range c.Conditions() {
-		s.gauge("sluice_conditions", "What is rejected, ignored or leads nowhere now, by reason; sluice status lists "+
-			"it.", float64(n), "reason", reason)
+		s.gauge("sluice_conditions",
+			"Objects and settings that are rejected, ignored or lead nowhere now, by reason; sluice status lists "+
+				"them.", float64(n), "reason", reason)
 	}
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
-	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit, or since the API server "+
-		"refused them or did not take them within two minutes.", dropped)
+	s.counter("sluice_events_dropped_total",
+		"Events dropped by the rate limit, or because the API server refused them or took none for two "+
+			"minutes.", dropped)
 	if c.Manifests != nil {
 		s.manifests(c.Manifests())
 	}
@@ -186,10 +196,11 @@ func (s scrape) apiServer(c Contact) {
 	if c.Lost {
 		readable = 0
 	}
-	s.gauge("sluice_apiserver_readable", "1 while Services can be read from the API server, 0 while they stay as they "+
-		"were last.", readable)
-	s.gauge("sluice_apiserver_last_contact_timestamp_seconds", "Time at which the API server has answered last, or "+
-		"sent a change; 0: never. Where nothing changes it answers every ten minutes at the latest.", seconds(c.Last))
+	s.gauge("sluice_apiserver_readable",
+		"1 while Services can be read from the API server; 0 while the last known ones are served.", readable)
+	s.gauge("sluice_apiserver_last_contact_timestamp_seconds",
+		"Time of the last answer or change from the API server; 0 is never. Without changes it answers at least "+
+			"every ten minutes.", seconds(c.Last))
 }
 
 // reason is why something is in effect.

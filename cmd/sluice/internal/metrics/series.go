@@ -28,20 +28,21 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 	}
 }
 
-const queuesIs = "Clients that had to wait since every endpoint had as many connections as it may, by result: queued " +
-	"(also those that wait no longer), of these timeout (reset after that) and left (by themselves), and full (reset " +
-	"at once: as many waited as may)."
+const queuesIs = "Clients that found every endpoint full and waited, by result: queued (all of them), timeout " +
+	"(then reset), " +
+	"left (the client ended it), or full (reset immediately, because sluice.io/max-pending-connections waited " +
+	"already)."
 
 // queued is what became of clients that had to wait in the queue of their Service.
 func queued(n session.Stats[uint64, int64]) []reading {
 	return []reading{{"queued", n.Queues}, {"timeout", n.QueueTimedOut}, {"left", n.QueueLeft}, {"full", n.QueueFull}}
 }
 
-const limitsAre = "Connections reset at once because of a limit that their Service requests (docs/policies.md): " +
-	"max_connections, max_client_connections or max_client_connection_rate."
+const limitsAre = "Connections reset immediately by a limit of their Service: max_connections, " +
+	"max_client_connections or " +
+	"max_client_connection_rate."
 
-const notLimitedAre = "Connections of clients that were not limited though their Service requests it, since it has " +
-	"more than 65,536 clients."
+const notLimitedAre = "Connections that were not limited because their Service has more than 65,536 clients."
 
 // limits are connections beyond limits.
 func limits(n session.Limits[uint64]) []reading {
@@ -52,9 +53,9 @@ func limits(n session.Limits[uint64]) []reading {
 	}
 }
 
-const holdsIs = "Clients that had to wait since no endpoint was ready, by result: held (also those that wait no " +
-	"longer), of these expired (refused after that) and left (by themselves), and full (refused at once: as many " +
-	"waited as may)."
+const holdsIs = "Clients that found no ready endpoint and waited, by result: held (all of them), expired (then " +
+	"refused), left " +
+	"(the client ended it), or full (refused immediately, because sluice.io/hold-connections waited already)."
 
 // held is what became of clients that had to wait.
 func held(n session.Stats[uint64, int64]) []reading {
@@ -86,34 +87,38 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.gauge("sluice_tcp_dialling_connections", "TCP connections waiting for an endpoint to answer the dial.",
 		float64(n.Dialling))
 	s.counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", n.Accepted)
-	s.counter("sluice_tcp_spread_connections_total", "TCP connections that another event loop serves than the one "+
-		"that has accepted them, since it had fewer.", n.Spread)
+	s.counter("sluice_tcp_spread_connections_total",
+		"TCP connections that were moved after accept to an event loop with fewer connections.", n.Spread)
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
 			"node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or queue_timeout; or "+
 			"left_while_held or left_while_queued by the client.",
 		"result", outcomes(n.Stats))
-	s.gauge("sluice_tcp_queued_connections", "TCP connections that wait since every endpoint of their Service has as "+
-		"many as it may (annotation sluice.io/max-endpoint-connections).", float64(n.Queued))
+	s.gauge("sluice_tcp_queued_connections",
+		"TCP connections that wait because every endpoint has sluice.io/max-endpoint-connections.", float64(n.Queued))
 	s.counters("sluice_tcp_queues_total", queuesIs, "result", queued(n.Stats))
 	s.counters("sluice_tcp_limited_connections_total", limitsAre, "limit", limits(n.Limits))
 	s.counter("sluice_tcp_clients_not_limited_total", notLimitedAre, n.NotLimited)
-	s.gauge("sluice_tcp_held_connections", "TCP connections that wait since no endpoint of their Service is ready "+
-		"(annotation sluice.io/hold).", float64(n.Held))
+	s.gauge("sluice_tcp_held_connections",
+		"TCP connections that wait because no endpoint is ready (sluice.io/hold).", float64(n.Held))
 	s.counters("sluice_tcp_holds_total", holdsIs, "result", held(n.Stats))
-	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, "+
-		"had its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
+	s.counters("sluice_tcp_refused_connections_total",
+		"TCP connections reset by a share: --max-service-share or --max-client-share.", "share", refusals(n.Refusals))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
-	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or timeout.",
+	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or "+
+		"timeout.",
 		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
-	s.gauge("sluice_tcp_transparent_connections", "Open TCP connections whose endpoints see the client's own address "+
+	s.gauge("sluice_tcp_transparent_connections", "Open TCP connections whose endpoints see the client's own "+
+		"address "+
 		"(sluice.io/transparent).", float64(n.Transparent))
-	s.counters("sluice_tcp_transparent_dials_total", "Dials of Services that request sluice.io/transparent, by the "+
-		"source that the endpoint sees: client, or node where that does not work.",
+	s.counters("sluice_tcp_transparent_dials_total",
+		"Dials of Services with sluice.io/transparent, by the source address that the endpoint sees: client or "+
+			"node.",
 		"source", []reading{{"client", n.FromClient}, {"node", n.FromNode}})
 	s.counter("sluice_tcp_dials_deferred_total",
-		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.", n.Shortages)
+		"TCP dials deferred because file descriptors, local ports or memory of this node were "+
+			"exhausted.", n.Shortages)
 	s.counters("sluice_tcp_resets_total", "Relayed TCP connections reset, by the side that failed.",
 		"side", []reading{{"client", n.ClientResets}, {"backend", n.BackendResets}})
 	s.counters("sluice_tcp_policy_resets_total", "Relayed TCP connections reset by a policy of their Service "+
@@ -134,17 +139,19 @@ func pauses(descriptors, dials, other uint64) []reading {
 func (s scrape) udp(n udp.Stats) {
 	s.gauge("sluice_udp_active_flows", "Open UDP flows.", float64(n.Active))
 	s.counter("sluice_udp_flows_total", "UDP flows opened.", n.Created)
-	s.gauge("sluice_udp_held_clients", "UDP clients of which datagrams are kept since no endpoint of their Service is "+
-		"ready (annotation sluice.io/hold).", float64(n.Held))
-	s.counters("sluice_udp_holds_total", "UDP clients whose datagrams were kept no longer, or not at all, by result: "+
-		"expired, and full (of too many clients, or too much of one).", "result",
+	s.gauge("sluice_udp_held_clients",
+		"UDP clients whose datagrams wait because no endpoint is ready (sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_udp_holds_total",
+		"UDP clients whose waiting datagrams were dropped, by result: expired, or full (too many clients, or too "+
+			"many datagrams of one).", "result",
 		[]reading{{"expired", n.HoldExpired}, {"full", n.HoldFull}})
 	s.counter("sluice_udp_flows_resumed_total",
-		"UDP flows opened at the endpoint that the client's socket had before, as it was remembered.", n.Resumed)
+		"UDP flows that were opened at the endpoint that Sluice remembered for the client.", n.Resumed)
 	s.counter("sluice_udp_flows_resumed_port_lost_total",
-		"Resumed UDP flows whose source port another socket had meanwhile.", n.PortsLost)
+		"Resumed UDP flows that got another source port, because theirs was taken.", n.PortsLost)
 	s.counters("sluice_udp_flows_ended_total",
-		"UDP flows closed, by reason: expired (idle), parked (remembered, of many that were answered once) or evicted "+
+		"UDP flows closed, by reason: expired (idle), parked (remembered, of many that were answered once) or "+
+			"evicted "+
 			"(to make room).",
 		"reason", []reading{{"expired", n.Expired}, {"parked", n.Parked}, {"evicted", n.Evicted}})
 	s.counters("sluice_udp_flows_evicted_total",
@@ -156,8 +163,9 @@ func (s scrape) udp(n udp.Stats) {
 		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
 			"(ICMP port or host unreachable).",
 		"reason", []reading{{"gone", n.Moved}, {"refused", n.Refused}})
-	s.counter("sluice_udp_flows_not_answered_total", "How often a UDP endpoint did not answer in 1.5 s, of Services "+
-		"with the annotation sluice.io/udp-responses.", n.NotAnswered)
+	s.counter("sluice_udp_flows_not_answered_total",
+		"Times that a UDP endpoint did not answer within 1.5 s, for Services with "+
+			"sluice.io/udp-responses.", n.NotAnswered)
 	s.counters("sluice_udp_datagrams_total", "Datagrams relayed: in from clients, out to clients.",
 		"direction", []reading{{"in", n.DatagramsIn}, {"out", n.DatagramsOut}})
 	s.counters("sluice_udp_bytes_total", "Bytes relayed over UDP: in from clients, out to clients.",
@@ -193,25 +201,27 @@ func (s scrape) sctp(n sctp.Stats) {
 			"(of this node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or "+
 			"queue_timeout; or left_while_held or left_while_queued by the client.",
 		"result", outcomes(n.Stats))
-	s.gauge("sluice_sctp_held_associations", "SCTP associations that wait since no endpoint of their Service is ready "+
-		"(annotation sluice.io/hold).", float64(n.Held))
+	s.gauge("sluice_sctp_held_associations",
+		"SCTP associations that wait because no endpoint is ready (sluice.io/hold).", float64(n.Held))
 	s.counters("sluice_sctp_holds_total", holdsIs, "result", held(n.Stats))
-	s.gauge("sluice_sctp_queued_associations", "SCTP associations that wait since every endpoint of their Service has "+
-		"as many as it may (annotation sluice.io/max-endpoint-connections).", float64(n.Queued))
+	s.gauge("sluice_sctp_queued_associations",
+		"SCTP associations that wait because every endpoint has "+
+			"sluice.io/max-endpoint-connections.", float64(n.Queued))
 	s.counters("sluice_sctp_queues_total", queuesIs, "result", queued(n.Stats))
 	s.counters("sluice_sctp_limited_associations_total", limitsAre, "limit", limits(n.Limits))
 	s.counter("sluice_sctp_clients_not_limited_total", notLimitedAre, n.NotLimited)
-	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
-		"client, had its share already (--max-service-share, --max-client-share), by the share.",
+	s.counters("sluice_sctp_refused_associations_total",
+		"SCTP associations refused by a share: --max-service-share or --max-client-share.",
 		"share", refusals(n.Refusals))
 	s.counter("sluice_sctp_dial_attempts_total", "Dials to SCTP endpoints.", n.Dials)
 	s.counters("sluice_sctp_dials_total", "Failed dials to SCTP endpoints, by result: refused or timeout.",
 		"result", []reading{{"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
 	s.counter("sluice_sctp_dials_deferred_total",
-		"SCTP dials deferred because file descriptors, local ports or memory of this node were exhausted.", n.Shortages)
+		"SCTP dials deferred because file descriptors, local ports or memory of this node were "+
+			"exhausted.", n.Shortages)
 	s.counters("sluice_sctp_associations_ended_total",
-		"SCTP associations that have ended, by reason: shutdown, client or backend (aborted by it), "+
-			"expired (idle, or not established in time) or evicted (to make room).",
+		"Ended SCTP associations, by reason: shutdown, client or backend (which aborted), expired (idle, or "+
+			"not established in time) or evicted (to make room).",
 		"reason", []reading{
 			{"shutdown", n.Completed},
 			{"client", n.ClientAborts},
@@ -220,7 +230,8 @@ func (s scrape) sctp(n sctp.Stats) {
 			{"evicted", n.Evicted},
 		})
 	s.counters("sluice_sctp_policy_aborts_total", "SCTP associations aborted by a policy of their Service "+
-		"(docs/policies.md), of the kernel's SCTP: drain, idle_timeout, max_connection_duration or half_close_timeout.",
+		"(docs/policies.md), of the kernel's SCTP: drain, idle_timeout, max_connection_duration or "+
+		"half_close_timeout.",
 		"policy", policyResets(n.Stats))
 	s.counters("sluice_sctp_messages_total", "User messages relayed over SCTP: in from clients, out to clients. "+
 		"The packet engine includes retransmissions.",
@@ -258,10 +269,12 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_frontends", "Service addresses and ports applied.", float64(n.Frontends))
 	s.gauge("sluice_node_port_conflicts", "Node ports that another process on this node has bound.",
 		float64(n.Conflicts))
-	s.gauge("sluice_ports_without_socket", "Ports of service addresses that are not served because their Service "+
-		"has its share of the file descriptors, or all Services have their part.", float64(n.Short))
-	s.gauge("sluice_looping_endpoints", "Endpoints left out because they lead back to Sluice, counted once per "+
-		"Service port: addresses of Services, or of this node with a node port.", float64(n.Looping))
+	s.gauge("sluice_ports_without_socket",
+		"Ports of Service addresses that are not served because their Service's share of file descriptors, or "+
+			"that of all Services, is used up.", float64(n.Short))
+	s.gauge("sluice_looping_endpoints",
+		"Endpoints not used because they lead back to Sluice, such as the address of a Service; counted once per "+
+			"Service port.", float64(n.Looping))
 	s.gauge("sluice_endpoints_drained", "Endpoints that an operator has drained (sluice drain), counted once per "+
 		"Service port.", float64(n.Drained))
 	s.gauge("sluice_backends", "Endpoints applied, counted once per Service port.", float64(n.Backends))
@@ -271,10 +284,11 @@ func (s scrape) agent(n agent.Status) {
 			float64(n.Paths[path]), "path", path.String())
 	}
 	for _, reason := range agent.Reasons() {
-		s.gauge("sluice_service_data_path_reason", "Service ports, by what has decided their data path: mode; "+
-			"annotation (sluice.io/data-path); policy (another path lacks what is requested); cost (auto: none that "+
-			"would do costs less); host (this host lacks the path); stabilization (auto: a cheaper one would do, and "+
-			"has not for long); or exit.", float64(n.Reasons[reason]), "reason", reason.String())
+		s.gauge("sluice_service_data_path_reason",
+			"Service ports, by what decides their data path: mode; annotation (sluice.io/data-path); policy (a "+
+				"cheaper path lacks one); cost (auto: no cheaper path does it); host (this host lacks the path); "+
+				"stabilization (auto: a cheaper path does it, but not for long enough yet); or "+
+				"exit.", float64(n.Reasons[reason]), "reason", reason.String())
 	}
 	s.counter("sluice_data_path_moves_total", "Moves of Service ports from one data path to another.", n.Moves)
 	s.counter("sluice_data_path_moves_deferred_total",
@@ -283,11 +297,12 @@ func (s scrape) agent(n agent.Status) {
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
 		float64(n.Fallbacks))
 	s.gauge("sluice_policy_fallbacks",
-		"Policies that Services request by annotations and their data paths do not have, counted once per Service "+
-			"port; but for schedulers of data path ipvs.", float64(n.Policies))
+		"Requested policies that the Service's data path does not have, counted once per Service port. "+
+			"Schedulers of path ipvs are not counted.", float64(n.Policies))
 	s.counters("sluice_syncs_total", "Syncs of the data path with a change, by result.",
 		"result", []reading{{"ok", n.Applied}, {"error", n.Failures}})
-	s.counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the kernel.", n.Repairs)
+	s.counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the "+
+		"kernel.", n.Repairs)
 	s.counter("sluice_rule_syncs_deferred_total",
 		"Rule syncs deferred by --iptables-min-sync-period or --ipvs-min-sync-period.", n.Deferred)
 	s.gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "Service changes not applied yet.",
@@ -328,57 +343,71 @@ func oneIf(yes bool) float64 {
 }
 
 func (s scrape) queue(n Queue) {
-	s.gauge("sluice_queue_answering", "1 while this process chooses the endpoints of new flows on data path queue, "+
-		"from the first Service there on; else the kernel does.", oneIf(n.Answering))
-	s.counters("sluice_queue_flows_total", "New flows on data path queue of which the kernel has asked, by result: "+
-		"chosen, or left to the kernel since there is no endpoint (none, also where the client is not admitted) or "+
-		"its rules do not have it yet (unknown), or in the midst of connections that the kernel does not know (stray).",
+	s.gauge("sluice_queue_answering",
+		"1 while this process chooses endpoints on data path queue; 0 while the kernel does, or no Service was "+
+			"there yet.", oneIf(n.Answering))
+	s.counters("sluice_queue_flows_total",
+		"New flows on data path queue, by result: chosen; none (no endpoint, or the client is not admitted); "+
+			"unknown (the rules do not have the endpoint yet); or stray (a packet of a connection that the "+
+			"kernel has "+
+			"forgotten).",
 		"result", []reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"stray", n.Strays}})
-	s.gauge("sluice_queue_active", "Flows on data path queue that are in flight, as far as conntrack says: where no "+
-		"policy of their Service goes by what is open, connections of TCP until they are answered, and none of UDP.",
+	s.gauge("sluice_queue_active",
+		"Flows in flight on data path queue. If no policy of the Service needs open connections, TCP counts until "+
+			"it is answered and UDP does not count.",
 		float64(n.Known))
-	s.counters("sluice_queue_not_followed_total", "Flows on data path queue that are not in flight, by whose "+
-		"share was full: that of all together, or of the client, or of the Service (--max-client-share, "+
-		"--max-service-share). They are forwarded.", "share", n.NotFollowed.readings())
-	s.counters("sluice_queue_failures_total", "Endpoints of flows on data path queue that have failed: refused (a "+
-		"reset was the first answer) or silent.", "result",
+	s.counters("sluice_queue_not_followed_total",
+		"Flows on data path queue that are forwarded but not counted in flight, by the share that was full: all "+
+			"flows, the client (--max-client-share) or the Service "+
+			"(--max-service-share).", "share", n.NotFollowed.readings())
+	s.counters("sluice_queue_failures_total",
+		"Failures of endpoints on data path queue, by result: refused (the first answer was a reset) or "+
+			"silent.", "result",
 		[]reading{{"refused", n.Refused}, {"silent", n.Silent}})
-	s.counter("sluice_queue_retries_total", "Flows on data path queue whose client gets another endpoint when it "+
-		"sends again, since the first was silent.", n.Retried)
-	s.counter("sluice_queue_lost_events_total", "Events of conntrack that found no room; its table is read instead.",
+	s.counter("sluice_queue_retries_total",
+		"Flows on data path queue whose client gets another endpoint for its next packet, because the first was "+
+			"silent.", n.Retried)
+	s.counter("sluice_queue_lost_events_total",
+		"Events of conntrack that were lost; Sluice reads the table instead.",
 		n.Unheard)
-	s.counters("sluice_queue_packets_total", "Packets from the queues of data path queue, by what they were: first of "+
-		"a flow, repeated (while that was decided, with the same answer), odd (their ports are hidden: dropped) or "+
-		"late (gone when the answer came).", "kind",
+	s.counters("sluice_queue_packets_total",
+		"Packets from the kernel's queues, by kind: first of a flow, repeated (same answer as the first), odd "+
+			"(fragments without ports, dropped) or late (gone when the answer came).", "kind",
 		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
 			{"late", n.Late}})
 	for _, of := range []struct {
 		state string
 		n     int
 	}{{"numbered", n.Numbered}, {"unnumbered", n.Unnumbered}} {
-		s.gauge("sluice_queue_endpoints", "Endpoints on data path queue by whether they have one of 65,535 numbers "+
-			"of their address family, of which a Service has --max-service-share at most: where one that has none is "+
-			"chosen the kernel chooses.", float64(of.n), "state", of.state)
+		s.gauge("sluice_queue_endpoints",
+			"Endpoints on data path queue, by whether they have one of the 65,535 numbers of their address "+
+				"family. A Service has --max-service-share of them at most. If an endpoint without a number is "+
+				"chosen, the kernel chooses instead.", float64(of.n), "state", of.state)
 	}
-	s.counter("sluice_queue_missed_packets_total", "First packets on data path queue that found a queue full: the "+
-		"kernel has chosen.", n.Missed)
+	s.counter("sluice_queue_missed_packets_total",
+		"First packets on data path queue that found the queue full; the kernel chose.", n.Missed)
 }
 
 func (s scrape) outliers(n lb.OutlierStats) {
-	s.gauge("sluice_ejections_active", "Endpoints that get no new connections since they have failed, counted once "+
-		"per Service port.", float64(n.Active))
+	s.gauge("sluice_ejections_active",
+		"Endpoints that get no new connections because they failed, counted once per Service "+
+			"port.", float64(n.Active))
 	s.counter("sluice_ejections_enforced_total", "Ejections of endpoints.", n.Enforced)
-	s.counter("sluice_ejections_overflow_total", "Ejections left out because as many endpoints of the Service were "+
-		"ejected as may be (--outlier-max-ejection-percent).", n.Overflow)
-	s.counter("sluice_ejections_spared_total", "Ejections left out because no endpoint of the Service had answered "+
-		"since the failures began: this node's own network may be at fault.", n.Spared)
+	s.counter("sluice_ejections_overflow_total",
+		"Ejections that did not happen because the Service already had --outlier-max-ejection-percent "+
+			"ejected.", n.Overflow)
+	s.counter("sluice_ejections_spared_total",
+		"Ejections that did not happen because no endpoint of the Service had answered since the failures began. "+
+			"This node's own network may be at fault.", n.Spared)
 }
 
 func (s scrape) checks(n checks.Stats) {
-	s.gauge("sluice_endpoints_failing_checks", "Endpoints that get no new connections since they fail the check of "+
-		"the annotation sluice.io/readiness-probe, counted once per Service port.", float64(n.Failing))
-	s.counters("sluice_endpoint_checks_total", "Active checks of endpoints, by result.",
+	s.gauge("sluice_endpoints_failing_checks",
+		"Endpoints that get no new connections because they fail sluice.io/readiness-probe, counted once per "+
+			"Service port.", float64(n.Failing))
+	s.counters("sluice_endpoint_checks_total", "Probes of endpoints, by result.",
 		"result", []reading{{"passed", n.Passed}, {"failed", n.Failed}})
-	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since "+
-		"their namespace had its share of the checks in flight.", n.Postponed)
+	s.counter("sluice_endpoint_checks_postponed_total",
+		"Probes that began more than 1 s late because their namespace had its share of the probes in "+
+			"flight.", n.Postponed)
 }

@@ -58,8 +58,9 @@ var serviceSeries = slices.Concat([]*prometheus.Desc{
 	ofService("rejected_total", rejectedIs, "reason", "not_allowed"),
 	ofService("rejected_total", rejectedIs, "reason", "limited"),
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
-	ofService("over_share_total", "Connections refused, UDP flows evicted and ports without a socket, because the "+
-		"Service had its share of the file descriptors, the dials or the UDP flows already (--max-service-share)."),
+	ofService("over_share_total",
+		"Connections refused, UDP flows evicted and ports without a socket because the Service had its share "+
+			"(--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 }, resetSeries(), []*prometheus.Desc{
 	ofService("kernel_connections_total", "Connections and flows that the kernel "+
@@ -67,16 +68,16 @@ var serviceSeries = slices.Concat([]*prometheus.Desc{
 	ofService("kernel_bytes_total", kernelBytesAre, "direction", "in"),
 	ofService("kernel_bytes_total", kernelBytesAre, "direction", "out"),
 	ofService("active", "Open and dialling connections and flows."),
-	ofService("held", "Clients that wait since no endpoint is ready (annotation sluice.io/hold)."),
+	ofService("held", "Clients that wait because no endpoint is ready (sluice.io/hold)."),
 	ofService("endpoints", endpointsIs, "state", "live"),
 	ofService("endpoints", endpointsIs, "state", "eligible"),
 	ofService("endpoints", endpointsIs, "state", "eligible_local"),
-	ofService("queued", "Clients that wait since every endpoint has as many connections as it may (annotation "+
-		"sluice.io/max-endpoint-connections)."),
+	ofService("queued", "Clients that wait because every endpoint has sluice.io/max-endpoint-connections."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
-	ofService("conversations", "UDP clients remembered whose flow was closed early."),
-	ofService("kernel_active", "Open and dialling connections and flows that the kernel forwards, by conntrack, where "+
-		"the Service is on a data path of the kernel; those on data path queue may be in active, too."),
+	ofService("conversations", "UDP clients whose endpoint Sluice remembers after it closed their flow early."),
+	ofService("kernel_active",
+		"Open and dialling connections and flows that the kernel forwards, by conntrack. Those on data path queue "+
+			"may also be in sluice_service_active."),
 })
 
 // What is where in serviceSeries.
@@ -113,15 +114,17 @@ const (
 	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
 		"policy Local (no_local_backend), the client is not in the source ranges (not_allowed), or a limit of the " +
 		"Service is reached (limited: sluice.io/max-connections and the like)."
-	resetsAre = "TCP connections and SCTP associations that did not end as they should, by side and reason: the " +
-		"client or the endpoint has reset them (reason says whether the connection was established), or sluice has " +
-		"(reason says why). The end in the access log says the same; docs/troubleshoot.md lists all."
+	resetsAre = "TCP connections and SCTP associations that ended by a reset, by the side that reset and the " +
+		"reason. " +
+		"docs/troubleshoot.md lists all reasons; the access log has the same."
 	kernelCounts = "while the Service is on a data path of the kernel: counted by ipvs, or by conntrack with " +
 		"--conntrack-accounting."
-	kernelBytesAre = "Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to clients; " +
+	kernelBytesAre = "Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to " +
+		"clients; " +
 		kernelCounts
-	serviceBytesIs = "Bytes relayed: in from clients, out to clients. An open connection may be up to 256 KiB behind."
-	endpointsIs    = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
+	serviceBytesIs = "Bytes relayed: in from clients, out to clients. Open connections and flows are counted " +
+		"within 10 s."
+	endpointsIs = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
 		"policy Cluster) and eligible_local (with policy Local)."
 )
 

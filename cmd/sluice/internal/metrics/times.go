@@ -22,12 +22,14 @@ var timesSeries = [lb.Measures]struct {
 	*prometheus.Desc
 	doublings
 }{
-	lb.ConnectTime: {ofService("connect_seconds", "Time from when a client was accepted until an endpoint had "+
-		"accepted, all attempts together, without waits for an endpoint or for room at one."), doublings{-12, 6}},
-	lb.FirstByteTime: {ofService("first_byte_seconds", "Time from when a client was accepted until its endpoint had "+
-		"sent the first byte, or had ended its stream."), doublings{-12, 6}},
-	lb.Duration: {ofService("connection_duration_seconds", "Time from when a client was accepted until its connection "+
-		"has ended, of those that an endpoint had accepted."), doublings{-10, 18}},
+	lb.ConnectTime: {ofService("connect_seconds",
+		"Time from accepting a client to an endpoint's accept, all attempts together, without waits by hold or in "+
+			"a queue."), doublings{-12, 6}},
+	lb.FirstByteTime: {ofService("first_byte_seconds",
+		"Time from accepting a client to the endpoint's first byte or end of stream."), doublings{-12, 6}},
+	lb.Duration: {ofService("connection_duration_seconds",
+		"Time from accepting a client to the end of its connection, for connections that an endpoint "+
+			"accepted."), doublings{-10, 18}},
 }
 
 // collectTimes sends the histograms of each service port that has its own, and of the sum of others. Both families of a
