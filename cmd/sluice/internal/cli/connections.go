@@ -17,10 +17,10 @@ type wanted struct{ client, endpoint, protocol, state string }
 
 func (w *wanted) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&w.client, "client", "", "only those of this `ADDRESS` or range, as 10.0.0.1 or 10.0.0.0/24")
-	f.StringVar(&w.endpoint, "endpoint", "", "only those to this `ADDRESS`, as 10.1.0.1 or 10.1.0.1:80")
-	f.StringVar(&w.protocol, "protocol", "", "only those of this `PROTOCOL`: tcp, udp or sctp")
-	f.StringVar(&w.state, "state", "", "only those in this `STATE`")
+	f.StringVar(&w.client, "client", "", "only clients with this `ADDRESS` or in this range, like 10.0.0.1 or 10.0.0.0/24")
+	f.StringVar(&w.endpoint, "endpoint", "", "only endpoints with this `ADDRESS`, like 10.1.0.1 or 10.1.0.1:80")
+	f.StringVar(&w.protocol, "protocol", "", "only this `PROTOCOL`: tcp, udp or sctp")
+	f.StringVar(&w.state, "state", "", "only this `STATE`")
 	var states []string
 	for _, s := range look.States {
 		states = append(states, string(s))
@@ -42,12 +42,11 @@ func connections(v *view) *cobra.Command {
 	c := v.ofServices(&cobra.Command{Use: "connections [[NAMESPACE/]NAME[:PORT]]",
 		Aliases: []string{"connection", "conn"},
 		Short:   "List open connections, associations and flows: client, Service, endpoint, age and bytes",
-		Long: "Lists what is forwarded now: TCP connections, SCTP associations and UDP flows. Rows come while the\n" +
-			"process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
-			"endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an answer),\n" +
-			"leaving (a flow whose endpoint has gone) or closing. Rows of kernel data paths, which PATH names, come\n" +
-			"last, from conntrack: bytes (with the headers of IP) and AGE are there with --conntrack-accounting,\n" +
-			"and IDLE has steps of a second.",
+		Long: "Lists open TCP connections, SCTP associations and UDP flows. STATE is dialling, held (waits for an\n" +
+			"endpoint), queued (waits for room at an endpoint), established, half-closed, unreplied (a flow without\n" +
+			"an answer), leaving (a flow whose endpoint was removed) or closing. Rows of kernel data paths come last,\n" +
+			"from conntrack; PATH names the path. Their bytes include IP headers. Bytes and AGE need\n" +
+			"--conntrack-accounting there, and IDLE is in whole seconds.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -119,9 +118,8 @@ func clients(v *view) *cobra.Command {
 	var sort string
 	c := v.ofServices(&cobra.Command{Use: "clients [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"client"},
 		Short: "List the client addresses with the most open connections, or bytes",
-		Long: "Lists client addresses by what they have open now: CONNECTIONS, associations and flows, and the\n" +
-			"bytes of these, on kernel data paths as far as the kernel counts them (--conntrack-accounting). 65,536\n" +
-			"addresses are kept apart.",
+		Long: "Lists client addresses with their open connections, associations and flows, and the bytes of these.\n" +
+			"On kernel data paths bytes need --conntrack-accounting. The list tells 65,536 addresses apart.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -138,7 +136,7 @@ func clients(v *view) *cobra.Command {
 		}})
 	w.flags(c)
 	c.Flags().IntVar(&limit, "limit", 20, "`NUMBER` of clients, 1,000 at the most")
-	c.Flags().StringVar(&sort, "sort", "connections", "what the first have the most of: connections or bytes")
+	c.Flags().StringVar(&sort, "sort", "connections", "order by connections or bytes")
 	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"connections", "bytes"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return c

@@ -19,13 +19,13 @@ func drain(v *view) *cobra.Command {
 	var undo, force bool
 	c := v.flags(&cobra.Command{Use: "drain [ENDPOINT|node/NODE]", Args: cobra.MaximumNArgs(1),
 		Short: "Keep new connections from endpoints, or list what is drained",
-		Long: "Keeps new connections from an endpoint, given as 10.0.0.1 for all its ports, as 10.0.0.1:8080\n" +
-			"or as [fd00::1]:80, or from all endpoints with a nodeName, given as node/NAME. Only the Sluice of this\n" +
-			"node does so: ask that of each node. It holds on every data path, as a weight of 0 does, through\n" +
-			"hand-overs, until --undo or until Sluice is stopped.\n" +
-			"Connections that are open stay, or with --deadline are reset then. Those that the kernel forwards end,\n" +
-			"too: their clients are reset when they send next, as the kernel cannot tell them before. Without an\n" +
-			"argument it lists what is drained.",
+		Long: "Sends no new connections to an endpoint: 10.0.0.1 for all its ports, 10.0.0.1:8080 or [fd00::1]:80.\n" +
+			"node/NAME drains all endpoints with this nodeName. The drain applies to the Sluice of this node only, so\n" +
+			"run the command on each node. It works on every data path and through hand-overs, until --undo or until\n" +
+			"Sluice is stopped. Without an argument the command lists what is drained.\n" +
+			"\n" +
+			"Open connections stay, unless --deadline is given. Then Sluice resets them at the deadline. A client\n" +
+			"that the kernel forwards gets its reset with its next packet.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				for _, flag := range []string{"service", "deadline", "undo", "force"} {
@@ -69,11 +69,11 @@ func drain(v *view) *cobra.Command {
 			return v.say(one, drainedText(&one, undo))
 		}})
 	f := c.Flags()
-	f.StringVar(&service, "service", "", "drain it of this Service only: `NAMESPACE/NAME`")
+	f.StringVar(&service, "service", "", "drain the endpoint of this Service only: `NAMESPACE/NAME`")
 	f.DurationVar(&deadline, "deadline", 0,
-		"reset connections that are still open after this `TIME`, at most 720h; 0: they stay")
-	f.BoolVar(&undo, "undo", false, "let new connections come again")
-	f.BoolVar(&force, "force", false, "drain it also where a Service has no other endpoint left, or it is yet to come")
+		"reset connections that are still open after this `TIME`, at most 720h; 0 keeps them")
+	f.BoolVar(&undo, "undo", false, "send new connections again")
+	f.BoolVar(&force, "force", false, "drain the last endpoint of a Service, or an endpoint that does not exist yet")
 	return c
 }
 

@@ -16,10 +16,10 @@ import (
 func services(v *view) *cobra.Command {
 	return v.ofServices(&cobra.Command{Use: "services [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"service", "svc"},
 		Short: "List Services: addresses, data path, endpoints and counters of each port",
-		Long: "Lists the ports of Services, one row for each address family. ENDPOINTS are those that get new\n" +
-			"connections, of all. ACTIVE, PICKS, IN and OUT count what user space and the kernel forward; - is\n" +
-			"what the kernel does not count: all but ACTIVE, unless it is ipvs or --conntrack-accounting is\n" +
-			"given. PATH is the data path in effect, and the one requested if that is another.",
+		Long: "Lists Service ports, one row for each address family. ENDPOINTS shows how many get new connections, of\n" +
+			"all. ACTIVE, PICKS, IN and OUT count user space and the kernel; - stands for what the kernel does not\n" +
+			"count. The kernel counts ACTIVE; the others need path ipvs or --conntrack-accounting. PATH is the data\n" +
+			"path in effect, and the requested one if it differs.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -110,11 +110,10 @@ func endpoints(v *view) *cobra.Command {
 	var unhealthy bool
 	c := v.ofServices(&cobra.Command{Use: "endpoints [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"endpoint", "ep"},
 		Short: "List endpoints: state, why they are ejected, and counters",
-		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
-			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or\n" +
-			"gone (no endpoint any more, with connections that are still open). ACTIVE, PICKS, IN and OUT count\n" +
-			"what user space and the kernel forward, as far as the kernel counts, as with sluice services; with\n" +
-			"-o wide IN KERNEL is how much of ACTIVE the kernel forwards.",
+		Long: "Lists the endpoints of Service ports. STATE is ready, not-ready, terminating, ejected, check-failing,\n" +
+			"maintenance (weight 0), drained (by sluice drain), loop (leads back to Sluice) or gone (removed, with\n" +
+			"open connections). ACTIVE, PICKS, IN and OUT count user space and the kernel, as sluice services does.\n" +
+			"With -o wide, IN KERNEL is the part of ACTIVE that the kernel forwards.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -129,7 +128,7 @@ func endpoints(v *view) *cobra.Command {
 			}
 			return v.show(list(all), func() *table { return endpointsTable(all) })
 		}})
-	c.Flags().BoolVar(&unhealthy, "unhealthy", false, "only those that are not ready, or are ejected")
+	c.Flags().BoolVar(&unhealthy, "unhealthy", false, "only endpoints that are not ready, or are ejected")
 	return c
 }
 
@@ -171,8 +170,8 @@ func events(v *view) *cobra.Command {
 	var tail int
 	c := v.ofServices(&cobra.Command{Use: "events [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"event", "ev"},
 		Short: "List what has changed and what was reported lately, the newest last",
-		Long: "Lists the last 1,000 changes of Services and endpoints that were applied, and reports of the\n" +
-			"process. They go on through hand-overs. Where very much changes at once, one row sums up.",
+		Long: "Lists the last 1,000 applied changes of Services and endpoints, and reports of the process. The list\n" +
+			"survives hand-overs. When many things change together, one row sums them up.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -224,7 +223,7 @@ func settings(v *view) *cobra.Command {
 			}
 			return v.show(list(kept), func() *table { return settingsTable(kept) })
 		}})
-	c.Flags().BoolVar(&given, "given", false, "only what flags or the file give")
+	c.Flags().BoolVar(&given, "given", false, "only values that flags or the file set")
 	return c
 }
 

@@ -30,11 +30,10 @@ func support(v *view) *cobra.Command {
 	var file string
 	c := v.flags(&cobra.Command{Use: "support", Args: cobra.NoArgs,
 		Short: "Write an archive of what there is to know, for a report of a problem",
-		Long: "Writes a tar.gz of mode 0600: what status, services, endpoints, events, drain and config say, the\n" +
-			"metrics, the rules, sets and virtual servers of Sluice where nft, iptables-save, ipset and the kernel\n" +
-			"show them, conntrack's figures, the kernel's settings that matter, and limits and memory of the\n" +
-			"process. What cannot be had is a line of errors.txt in it. It has names and addresses of Services,\n" +
-			"endpoints and nodes, and neither credentials nor what connections carry.",
+		Long: "Writes a tar.gz of mode 0600. It has the output of status, services, endpoints, events, drain and config,\n" +
+			"the metrics, Sluice's rules, sets and virtual servers, conntrack's figures, kernel settings, and limits\n" +
+			"and memory of the process. What cannot be read is a line of errors.txt. The archive has names and\n" +
+			"addresses of Services, endpoints and nodes. It has no credentials and no traffic.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), supportTimeout)
 			defer cancel()

@@ -42,8 +42,8 @@ func top(v *view) *cobra.Command {
 	interval, sort, once := 2*time.Second, "connections", false
 	c := v.ofServices(&cobra.Command{Use: "top [[NAMESPACE/]NAME[:PORT]]",
 		Short: "Show the busiest Services, in place, by their rates",
-		Long: "Shows the process in one line, and the ports of Services with the highest rates since the last look.\n" +
-			"On a terminal it refreshes in place until it is interrupted; elsewhere rows follow each other.",
+		Long: "Shows the process in one line, and the Service ports with the highest rates in the last interval. On a\n" +
+			"terminal it refreshes in place until you interrupt it; elsewhere it appends rows.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -60,8 +60,8 @@ func top(v *view) *cobra.Command {
 			}
 			return v.top(c.Context(), q, interval, sort, once)
 		}})
-	c.Flags().DurationVar(&interval, "interval", interval, "`TIME` between two looks")
-	c.Flags().StringVar(&sort, "sort", sort, "what comes first: connections, bytes, active or failures")
+	c.Flags().DurationVar(&interval, "interval", interval, "`TIME` between two refreshes")
+	c.Flags().StringVar(&sort, "sort", sort, "order by connections, bytes, active or failures")
 	c.Flags().BoolVar(&once, "once", false, "end after the first interval")
 	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"connections", "bytes", "active",
 		"failures"}, cobra.ShellCompDirectiveNoFileComp))

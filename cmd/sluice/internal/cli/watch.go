@@ -31,8 +31,8 @@ func watch(v *view) *cobra.Command {
 	var tail int
 	c := v.ofServices(&cobra.Command{Use: "watch [[NAMESPACE/]NAME[:PORT]]",
 		Short: "Follow what changes and what is reported, a line for each event",
-		Long: "Prints events as they come, as sluice events has them, until it is interrupted. It goes on through\n" +
-			"hand-overs, and for 30 s without a process. With -o json there is one object on each line.",
+		Long: "Prints events as they happen, in the form of sluice events, until you interrupt it. It continues through\n" +
+			"hand-overs, and for 30 s without a process. With -o json each line is one object.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if service != "" && len(args) > 0 {
 				return fmt.Errorf("--service %s contradicts %s: give one of them", service, args[0])
@@ -52,8 +52,8 @@ func watch(v *view) *cobra.Command {
 			}
 			return nil
 		}})
-	c.Flags().StringVar(&service, "service", "", "only what is about this Service: `NAMESPACE/NAME`")
-	c.Flags().IntVar(&tail, "tail", 10, "begin with the last `NUMBER` events that there are")
+	c.Flags().StringVar(&service, "service", "", "only events of this Service: `NAMESPACE/NAME`")
+	c.Flags().IntVar(&tail, "tail", 10, "begin with the last `NUMBER` events")
 	return c
 }
 

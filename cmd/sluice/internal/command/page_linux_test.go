@@ -14,10 +14,10 @@ import (
 const (
 	commandsPage  = "../../../../docs/commands.md"
 	commandsIntro = "# Commands\n\n" +
-		"What `sluice COMMAND --help` prints. Those that look at the running process ask it at its unix socket\n" +
-		"(`--api-socket`, in [flags.md](flags.md)), which only root and its own user may connect to, and which has the\n" +
-		"same as JSON by HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources.\n" +
-		"What changes something, as `drain`, can be asked for at the socket only.\n\n" +
+		"This is what `sluice COMMAND --help` prints. Commands ask the running process at its unix socket\n" +
+		"(`--api-socket`, in [flags.md](flags.md)). Only root and the process's own user may connect. The socket\n" +
+		"also serves JSON over HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources.\n" +
+		"Commands that change something, like `drain`, work at the socket only.\n\n" +
 		"Written by `SLUICE_UPDATE=1 go test ./cmd/sluice/internal/command -run TestCommandsPage`; a test keeps it\n" +
 		"true.\n"
 )

@@ -173,7 +173,7 @@ func (s *settings) dataPathGroups() []group {
 				"`PATH` of a file with the process id; --handover-socket is PATH.sock then, unless given"},
 			{"api-socket", "", &p.APISocket,
 				"`PATH` of the unix socket at which sluice status, services, endpoints, events, config and explain " +
-					"look at the running process; empty: " + apiSocketName + " in the folder of --handover-socket, " +
+					"ask the running process; empty: " + apiSocketName + " in the folder of --handover-socket, " +
 					"or else " + DefaultAPISocket + "; none: no socket"},
 			{"oom-score-adj", "oomScoreAdj", d.OOMScoreAdj,
 				"OOM score adjustment of the process, a `NUMBER` from -1000 (never killed) to 1000 (killed first)"},

@@ -37,9 +37,9 @@ Usage:
   sluice explain [flags] [CLIENT] NAMESPACE/NAME[:PORT]
   sluice explain [flags] [CLIENT] [PROTOCOL] ADDRESS:PORT
 
-CLIENT is the address of the client. Without --manifests the running process is asked, which knows what clients were
-remembered, what is ejected and what is in flight. With --manifests a process that has just started with them is
-computed; the flags after that are for it.
+CLIENT is the address of the client. Without --manifests the running process answers; it knows remembered clients,
+ejected endpoints and connections in flight. With --manifests the answer is for a process that has just started with
+these manifests and with the flags after it.
 
 `
 
