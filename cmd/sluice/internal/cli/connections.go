@@ -17,7 +17,8 @@ type wanted struct{ client, endpoint, protocol, state string }
 
 func (w *wanted) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&w.client, "client", "", "only clients with this `ADDRESS` or in this range, like 10.0.0.1 or 10.0.0.0/24")
+	f.StringVar(&w.client, "client", "",
+		"only clients with this `ADDRESS` or in this range, like 10.0.0.1 or 10.0.0.0/24")
 	f.StringVar(&w.endpoint, "endpoint", "", "only endpoints with this `ADDRESS`, like 10.1.0.1 or 10.1.0.1:80")
 	f.StringVar(&w.protocol, "protocol", "", "only this `PROTOCOL`: tcp, udp or sctp")
 	f.StringVar(&w.state, "state", "", "only this `STATE`")
@@ -42,11 +43,11 @@ func connections(v *view) *cobra.Command {
 	c := v.ofServices(&cobra.Command{Use: "connections [[NAMESPACE/]NAME[:PORT]]",
 		Aliases: []string{"connection", "conn"},
 		Short:   "List open connections, associations and flows: client, Service, endpoint, age and bytes",
-		Long: "Lists open TCP connections, SCTP associations and UDP flows. STATE is dialling, held (waits for an\n" +
-			"endpoint), queued (waits for room at an endpoint), established, half-closed, unreplied (a flow without\n" +
-			"an answer), leaving (a flow whose endpoint was removed) or closing. Rows of kernel data paths come last,\n" +
-			"from conntrack; PATH names the path. Their bytes include IP headers. Bytes and AGE need\n" +
-			"--conntrack-accounting there, and IDLE is in whole seconds.",
+		Long: "Lists open TCP connections, SCTP associations and UDP flows. STATE is dialling, held (waits for\n" +
+			"an endpoint), queued (waits for room at an endpoint), established, half-closed, unreplied (a\n" +
+			"flow without an answer), leaving (a flow whose endpoint was removed) or closing. Rows of kernel\n" +
+			"data paths come last, from conntrack; PATH names the path. Their bytes include IP headers. Bytes\n" +
+			"and AGE need --conntrack-accounting there, and IDLE is in whole seconds.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -118,8 +119,9 @@ func clients(v *view) *cobra.Command {
 	var sort string
 	c := v.ofServices(&cobra.Command{Use: "clients [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"client"},
 		Short: "List the client addresses with the most open connections, or bytes",
-		Long: "Lists client addresses with their open connections, associations and flows, and the bytes of these.\n" +
-			"On kernel data paths bytes need --conntrack-accounting. The list tells 65,536 addresses apart.",
+		Long: "Lists client addresses with their open connections, associations and flows, and the bytes of\n" +
+			"these. On kernel data paths bytes need --conntrack-accounting. The list tells 65,536 addresses\n" +
+			"apart.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

@@ -19,13 +19,13 @@ func drain(v *view) *cobra.Command {
 	var undo, force bool
 	c := v.flags(&cobra.Command{Use: "drain [ENDPOINT|node/NODE]", Args: cobra.MaximumNArgs(1),
 		Short: "Keep new connections from endpoints, or list what is drained",
-		Long: "Sends no new connections to an endpoint: 10.0.0.1 for all its ports, 10.0.0.1:8080 or [fd00::1]:80.\n" +
-			"node/NAME drains all endpoints with this nodeName. The drain applies to the Sluice of this node only, so\n" +
-			"run the command on each node. It works on every data path and through hand-overs, until --undo or until\n" +
-			"Sluice is stopped. Without an argument the command lists what is drained.\n" +
-			"\n" +
-			"Open connections stay, unless --deadline is given. Then Sluice resets them at the deadline. A client\n" +
-			"that the kernel forwards gets its reset with its next packet.",
+		Long: "Sends no new connections to an endpoint: 10.0.0.1 for all its ports, 10.0.0.1:8080 or\n" +
+			"[fd00::1]:80. node/NAME drains all endpoints with this nodeName. The drain applies to the Sluice\n" +
+			"of this node only, so run the command on each node. It works on every data path and through\n" +
+			"hand-overs, until --undo or until Sluice is stopped. Without an argument the command lists what\n" +
+			"is drained.\n\n" +
+			"Open connections stay, unless --deadline is given. Then Sluice resets them at the deadline. A\n" +
+			"client that the kernel forwards gets its reset with its next packet.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				for _, flag := range []string{"service", "deadline", "undo", "force"} {

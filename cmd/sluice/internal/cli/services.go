@@ -16,10 +16,10 @@ import (
 func services(v *view) *cobra.Command {
 	return v.ofServices(&cobra.Command{Use: "services [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"service", "svc"},
 		Short: "List Services: addresses, data path, endpoints and counters of each port",
-		Long: "Lists Service ports, one row for each address family. ENDPOINTS shows how many get new connections, of\n" +
-			"all. ACTIVE, PICKS, IN and OUT count user space and the kernel; - stands for what the kernel does not\n" +
-			"count. The kernel counts ACTIVE; the others need path ipvs or --conntrack-accounting. PATH is the data\n" +
-			"path in effect, and the requested one if it differs.",
+		Long: "Lists Service ports, one row for each address family. ENDPOINTS shows how many get new\n" +
+			"connections, of all. ACTIVE, PICKS, IN and OUT count user space and the kernel; - stands for\n" +
+			"what the kernel does not count. The kernel counts ACTIVE; the others need path ipvs or\n" +
+			"--conntrack-accounting. PATH is the data path in effect, and the requested one if it differs.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -110,10 +110,11 @@ func endpoints(v *view) *cobra.Command {
 	var unhealthy bool
 	c := v.ofServices(&cobra.Command{Use: "endpoints [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"endpoint", "ep"},
 		Short: "List endpoints: state, why they are ejected, and counters",
-		Long: "Lists the endpoints of Service ports. STATE is ready, not-ready, terminating, ejected, check-failing,\n" +
-			"maintenance (weight 0), drained (by sluice drain), loop (leads back to Sluice) or gone (removed, with\n" +
-			"open connections). ACTIVE, PICKS, IN and OUT count user space and the kernel, as sluice services does.\n" +
-			"With -o wide, IN KERNEL is the part of ACTIVE that the kernel forwards.",
+		Long: "Lists the endpoints of Service ports. STATE is ready, not-ready, terminating, ejected,\n" +
+			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (leads back to Sluice) or\n" +
+			"gone (removed, with open connections). ACTIVE, PICKS, IN and OUT count user space and the\n" +
+			"kernel, as sluice services does. With -o wide, IN KERNEL is the part of ACTIVE that the kernel\n" +
+			"forwards.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -170,8 +171,8 @@ func events(v *view) *cobra.Command {
 	var tail int
 	c := v.ofServices(&cobra.Command{Use: "events [[NAMESPACE/]NAME[:PORT]]", Aliases: []string{"event", "ev"},
 		Short: "List what has changed and what was reported lately, the newest last",
-		Long: "Lists the last 1,000 applied changes of Services and endpoints, and reports of the process. The list\n" +
-			"survives hand-overs. When many things change together, one row sums them up.",
+		Long: "Lists the last 1,000 applied changes of Services and endpoints, and reports of the process. The\n" +
+			"list survives hand-overs. When many things change together, one row sums them up.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

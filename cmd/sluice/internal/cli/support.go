@@ -30,10 +30,11 @@ func support(v *view) *cobra.Command {
 	var file string
 	c := v.flags(&cobra.Command{Use: "support", Args: cobra.NoArgs,
 		Short: "Write an archive of what there is to know, for a report of a problem",
-		Long: "Writes a tar.gz of mode 0600. It has the output of status, services, endpoints, events, drain and config,\n" +
-			"the metrics, Sluice's rules, sets and virtual servers, conntrack's figures, kernel settings, and limits\n" +
-			"and memory of the process. What cannot be read is a line of errors.txt. The archive has names and\n" +
-			"addresses of Services, endpoints and nodes. It has no credentials and no traffic.",
+		Long: "Writes a tar.gz of mode 0600. It has the output of status, services, endpoints, events, drain\n" +
+			"and config, the metrics, Sluice's rules, sets and virtual servers, conntrack's figures, kernel\n" +
+			"settings, and limits and memory of the process. What cannot be read is a line of errors.txt. The\n" +
+			"archive has names and addresses of Services, endpoints and nodes. It has no credentials and no\n" +
+			"traffic.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), supportTimeout)
 			defer cancel()

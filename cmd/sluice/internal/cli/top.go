@@ -42,8 +42,8 @@ func top(v *view) *cobra.Command {
 	interval, sort, once := 2*time.Second, "connections", false
 	c := v.ofServices(&cobra.Command{Use: "top [[NAMESPACE/]NAME[:PORT]]",
 		Short: "Show the busiest Services, in place, by their rates",
-		Long: "Shows the process in one line, and the Service ports with the highest rates in the last interval. On a\n" +
-			"terminal it refreshes in place until you interrupt it; elsewhere it appends rows.",
+		Long: "Shows the process in one line, and the Service ports with the highest rates in the last\n" +
+			"interval. On a terminal it refreshes in place until you interrupt it; elsewhere it appends rows.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

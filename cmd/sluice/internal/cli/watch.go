@@ -31,8 +31,8 @@ func watch(v *view) *cobra.Command {
 	var tail int
 	c := v.ofServices(&cobra.Command{Use: "watch [[NAMESPACE/]NAME[:PORT]]",
 		Short: "Follow what changes and what is reported, a line for each event",
-		Long: "Prints events as they happen, in the form of sluice events, until you interrupt it. It continues through\n" +
-			"hand-overs, and for 30 s without a process. With -o json each line is one object.",
+		Long: "Prints events as they happen, in the form of sluice events, until you interrupt it. It continues\n" +
+			"through hand-overs, and for 30 s without a process. With -o json each line is one object.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if service != "" && len(args) > 0 {
 				return fmt.Errorf("--service %s contradicts %s: give one of them", service, args[0])
