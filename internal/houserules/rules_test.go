@@ -20,7 +20,9 @@ type rule struct {
 type tree map[string]string
 
 // rules is every rule, grouped by what it looks at.
-func rules() []rule { return slices.Concat(codeRules(), wordRules(), documentRules(), wayRules()) }
+func rules() []rule {
+	return slices.Concat(codeRules(), wordRules(), proseRules(), documentRules(), wayRules())
+}
 
 func TestRules(t *testing.T) {
 	r := load(t)

@@ -1,0 +1,136 @@
+package houserules
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+)
+
+const (
+	longestSentence = 35  // words
+	longestReadme   = 130 // lines
+	longestPage     = 200 // lines, of docs/
+)
+
+// dialect are phrases that a reader who has English as a second language does not find in a dictionary, or that have no
+// noun: say immediately, until you undo it, the endpoints that.
+var dialect = regexp.MustCompile(`(?i)\b(at once|a moment ago|in the midst|from then on|for good|those that|that of which|` +
+	`hears? of|heard of|comes? by|goes by|leave be|as many as may|is had|yet to come)\b`)
+
+// listItem is the start of an item or a row.
+var (
+	listItem    = regexp.MustCompile(`^\s*([-*]|\d+\.)\s+`)
+	sentenceEnd = regexp.MustCompile("[.!?:;][)*]*\\s+[A-Z`\"\\[*]")
+	anyBlock    = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+)
+
+// written are the documents that people write and read in order. Results, decisions and what is generated are others.
+func (r *repo) written() (docs []string) {
+	for _, doc := range r.documents() {
+		if dir := path.Dir(doc); doc == "README.md" || doc == "SECURITY.md" || doc == "CHANGELOG.md" ||
+			strings.HasPrefix(doc, "docs/") || strings.HasPrefix(dir, "deploy") {
+			docs = append(docs, doc)
+		}
+	}
+	return docs
+}
+
+func proseRules() []rule {
+	long := strings.Repeat("word ", longestSentence+1)
+	return []rule{
+		{
+			name: "sentences are short", check: checkSentences,
+			why:    "a reader takes in one idea at a time; a second condition is a second sentence, or a row of a table",
+			broken: tree{"README.md": "# A\n\nFine.\n\n" + long + "end.\n"}, want: "README.md:5: a sentence of 37 words",
+			fine: tree{"README.md": "| " + long + "|\n\n```\n" + long + "\n```\n\n- " + long[:100] + "\n- " + long[:100] + "\n"},
+		},
+		{
+			name: "pages are short", check: checkPages,
+			why:    "nobody adopts what cannot be taken in; a page answers the question of one reader",
+			broken: tree{"README.md": strings.Repeat("x\n", longestReadme+1), "docs/a.md": strings.Repeat("x\n", longestPage+1)},
+			want:   "README.md: 131 lines\ndocs/a.md: 201 lines",
+			fine:   tree{"docs/runbooks.md": strings.Repeat("x\n", longestPage+1)},
+		},
+		{
+			name: "documents have no dialect", check: checkDialect,
+			why:    "many readers have English as a second language",
+			broken: tree{"docs/a.md": "A\nIt ends at once.\n"}, want: "docs/a.md:2: at once",
+			fine: tree{"docs/a.md": "Those packets end immediately.\n"},
+		},
+	}
+}
+
+// paragraphs calls do with each paragraph or item of a document, as one line, and with its line number.
+func paragraphs(text string, do func(line int, paragraph string)) {
+	text = anyBlock.ReplaceAllStringFunc(text, func(block string) string { return strings.Repeat("\n", strings.Count(block, "\n")) })
+	var now []string
+	began := 0
+	end := func() {
+		if len(now) > 0 {
+			do(began, strings.Join(now, " "))
+		}
+		now = nil
+	}
+	for i, line := range strings.Split(text, "\n") {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case trimmed == "", trimmed[0] == '|', trimmed[0] == '#', trimmed[0] == '<':
+			end()
+			continue
+		case listItem.MatchString(line):
+			end()
+			trimmed = listItem.ReplaceAllString(line, "")
+		}
+		if now == nil {
+			began = i + 1
+		}
+		now = append(now, trimmed)
+	}
+	end()
+}
+
+func checkSentences(r *repo) (found []string) {
+	for _, doc := range r.written() {
+		paragraphs(r.text(doc), func(line int, paragraph string) {
+			for paragraph != "" {
+				sentence := paragraph
+				if at := sentenceEnd.FindStringIndex(paragraph); at != nil {
+					sentence = paragraph[:at[1]-1]
+				}
+				paragraph = paragraph[len(sentence):]
+				if n := len(strings.Fields(sentence)); n > longestSentence {
+					found = append(found, fmt.Sprintf("%s:%d: a sentence of %d words", doc, line, n))
+				}
+			}
+		})
+	}
+	return found
+}
+
+func checkPages(r *repo) (found []string) {
+	for _, doc := range r.written() {
+		most := longestPage
+		switch doc {
+		case "README.md":
+			most = longestReadme
+		case "docs/flags.md", "docs/commands.md", "docs/policies.md", "docs/runbooks.md":
+			continue // reference
+		}
+		if n := strings.Count(r.text(doc), "\n"); n > most && (doc == "README.md" || path.Dir(doc) == "docs") {
+			found = append(found, fmt.Sprintf("%s: %d lines, more than %d", doc, n, most))
+		}
+	}
+	return found
+}
+
+func checkDialect(r *repo) (found []string) {
+	for _, doc := range r.written() {
+		for i, line := range strings.Split(r.text(doc), "\n") {
+			if phrase := dialect.FindString(line); phrase != "" {
+				found = append(found, fmt.Sprintf("%s:%d: %s", doc, i+1, phrase))
+			}
+		}
+	}
+	return found
+}
