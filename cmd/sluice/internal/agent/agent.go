@@ -350,7 +350,7 @@ func (a *Agent) intact(ctx context.Context) bool {
 		}
 	}
 	if a.Transparency != nil && !a.Transparency.Verify() {
-		a.Log.Warn("another program has changed rules for transparent connections; writing them again")
+		a.Log.Warn("another program changed rules of transparent; writing them again")
 		intact = false
 	}
 	a.syncTransparency(true) // also those that were left to open connections

@@ -44,7 +44,7 @@ func (a *Agent) syncTransparency(off bool) {
 		err := a.Transparency.Sync(i == 1, on)
 		if said := on && err != nil; said != a.opaque[i] {
 			if a.opaque[i] = said; said {
-				a.Log.Warn("endpoints see this node's address, though Services request that of clients",
+				a.Log.Warn("transparent unavailable: endpoints see this node's address",
 					zap.Bool("ipv6", i == 1), zap.Error(err))
 			}
 		}

@@ -87,7 +87,7 @@ func (c *control) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]sta
 	wanted := make(map[netip.AddrPort]status.ServiceHealth)
 	local, err := c.agent.NodeAddrs()
 	if err != nil {
-		c.log.Warn("no health check of a Service is served: the node's addresses cannot be read", zap.Error(err))
+		c.log.Warn("cannot read the node's addresses: no health-check node port is served", zap.Error(err))
 		return nil
 	}
 	for _, ip := range c.nodePorts(local) {

@@ -268,7 +268,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.reports.recorder.Record(events.Starting())
 	if err := conntrack.ReuseTimeWait(); err != nil {
-		d.Log.Warn("ports in TIME_WAIT are not reused: short connections to one endpoint may use all of them",
+		d.Log.Warn("cannot reuse ports in TIME_WAIT: short connections may use all ports",
 			zap.Error(err)) // a host that forbids it is served as it is
 	}
 	if c.DataPath.Mode == config.ModeWinUserspace {

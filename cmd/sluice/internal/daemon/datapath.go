@@ -51,8 +51,8 @@ func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
 		Defaults: c.Policies, Loops: len(loops.Loops()), Timed: all.Metrics.Histograms}}
 	if c.BusyPoll > 0 {
 		if err := loops.BusyPoll(c.BusyPoll); err != nil {
-			log.Warn("network cards are not polled: give no --busy-poll, or set net.core.busy_poll on kernels before "+
-				"6.9", zap.Error(err))
+			log.Warn("busy polling of network cards unavailable", zap.Error(err),
+				zap.String("hint", "remove --busy-poll, or set net.core.busy_poll on Linux before 6.9"))
 		}
 	}
 	of := sharesOf(c)
@@ -103,8 +103,8 @@ func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
 	}
 	why, avoid := udp.AvoidGSO()
 	if avoid {
-		log.Warn("UDP GSO is disabled: this host may corrupt GSO batches; --udp-gso=on enables it",
-			zap.String("reason", why))
+		log.Warn("UDP GSO disabled: this host may corrupt GSO batches",
+			zap.String("reason", why), zap.String("hint", "--udp-gso=on enables it"))
 	}
 	return avoid
 }

@@ -69,7 +69,8 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 		d.Log.Info("stopped; every rule and address is removed")
 		return nil
 	}
-	d.Log.Info("stopped; rules and addresses stay for the next start, sluice --cleanup removes them")
+	d.Log.Info("stopped; rules and addresses stay for the next start",
+		zap.String("hint", "sluice --cleanup removes them"))
 	return nil
 }
 
@@ -123,11 +124,11 @@ func (d *daemon) moveToKernel(ctx context.Context) error {
 	defer cancel()
 	left, err := d.agent.Offload(ctx, node.Forwards())
 	if err != nil {
-		d.Log.Warn("moving Services to the kernel failed, connections are accepted meanwhile", zap.Error(err))
+		d.Log.Warn("cannot move Services to the kernel, still accepting connections", zap.Error(err))
 		return err
 	}
 	if left > 0 {
-		d.Log.Info("not every Service can be forwarded by the kernel, connections are accepted while others drain",
+		d.Log.Info("the kernel cannot forward all Services, still accepting connections",
 			zap.Int("service_ports", left))
 	} else {
 		d.Log.Info("the kernel forwards new connections until the next start")

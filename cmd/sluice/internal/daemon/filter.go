@@ -149,6 +149,6 @@ func (s *steering) watch(ctx context.Context, suspect func()) {
 		err = m.Run(ctx, suspect)
 	}
 	if err != nil {
-		s.log.Info("changes of rules by other programs are noticed with the next verification only", zap.Error(err))
+		s.log.Info("cannot watch rules: changes by others are found by verification", zap.Error(err))
 	}
 }

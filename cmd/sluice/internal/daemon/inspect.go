@@ -95,11 +95,12 @@ func (d *daemon) listenAPI(takeOver bool) {
 		log := d.Log.With(zap.String("api_socket", path))
 		switch {
 		case err == nil:
-			log.Info("sluice status and its like can look at this process")
+			log.Info("API socket available")
 		case d.Config.Process.APIRequested:
-			log.Error("sluice status and its like cannot look at this process", zap.Error(err))
+			log.Error("API socket unavailable: commands like sluice status fail", zap.Error(err))
 		default:
-			log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
+			log.Info("API socket unavailable: commands like sluice status fail", zap.Error(err),
+				zap.String("hint", "set --api-socket"))
 		}
 	}
 	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed, Handler: &d.web.api}.Serve()

@@ -40,7 +40,8 @@ func (d *daemon) succeedKubeProxy(ctx context.Context) {
 			said := []zap.Field{zap.Int("chains", removed.Chains), zap.Int("nft_tables", removed.Tables),
 				zap.Int("virtual_servers", removed.Servers), zap.Int("sets", removed.Sets)}
 			if found {
-				d.Log.Warn("kube-proxy's rules came back and are removed: does it still run on this node?", said...)
+				d.Log.Warn("kube-proxy's rules came back; removed them", append(said,
+					zap.String("hint", "check whether kube-proxy still runs on this node"))...)
 			} else {
 				d.Log.Info("kube-proxy's rules are removed", said...)
 			}

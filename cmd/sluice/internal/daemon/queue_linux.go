@@ -156,8 +156,8 @@ func (q *queues) answers() {
 	q.began.Store(true)
 	q.answering.Store(true)
 	if err := q.server.Cannot(); err != nil {
-		q.log.Warn("what becomes of flows on data path queue is not known: there is no retry, no endpoint is ejected, "+
-			"and least connections takes turns", zap.Error(err))
+		q.log.Warn("data path queue cannot follow flows: no retries, ejections, least connections",
+			zap.Error(err))
 	}
 }
 
@@ -167,16 +167,16 @@ func (q *queues) await(ctx context.Context) {
 	err := q.server.Await(soon)
 	cancel()
 	if errors.Is(err, context.DeadlineExceeded) {
-		q.log.Warn("another program has the queues of data path queue: it chooses endpoints, or the kernel does",
+		q.log.Warn("another program has the queues of data path queue and chooses endpoints",
 			zap.Uint16("first", q.server.Ask.First), zap.Uint16("count", q.server.Ask.Count))
 		err = q.server.Await(ctx)
 	}
 	switch {
 	case err == nil:
 		q.answers()
-		q.log.Info("endpoints of data path queue are chosen here")
+		q.log.Info("data path queue: this process chooses endpoints")
 	case ctx.Err() == nil:
-		q.log.Error("endpoints of data path queue are not chosen here, the kernel does", zap.Error(err))
+		q.log.Error("data path queue: the kernel chooses endpoints", zap.Error(err))
 	}
 }
 
@@ -234,7 +234,7 @@ func (e *queueEngine) report() {
 	}
 	for of, n := range e.lacks {
 		if was[of] == 0 {
-			e.queues.log.Warn("endpoints of data path queue have no number, the kernel chooses there",
+			e.queues.log.Warn("data path queue: endpoints without a number, the kernel chooses",
 				zap.String("service", of.Namespace+"/"+of.Name), zap.Bool("ipv6", e.IPv6), zap.Int("endpoints", n))
 			e.queues.unnumbered(of, e.IPv6, n)
 		}

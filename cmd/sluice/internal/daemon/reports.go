@@ -235,7 +235,7 @@ func (r *reports) began(c conditions.Condition) {
 		return
 	}
 	if !r.more.Swap(true) {
-		r.log.Warn("more is rejected, ignored or leads nowhere than is reported one by one: sluice status lists all")
+		r.log.Warn("too many mistakes to report each", zap.String("hint", "run sluice status for the list"))
 	}
 }
 

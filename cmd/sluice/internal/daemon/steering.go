@@ -136,7 +136,8 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 	if facts.IPSet || locked { // where there is no set, there is nothing to renew
 		s.leases = append(s.leases, t.iptables.Lease)
 	} else if steers {
-		log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup")
+		log.Warn("no ipset: rules stay in force while no Sluice runs",
+			zap.String("hint", "install ipset, or run sluice --cleanup after a stop"))
 	}
 	s.nftablesEngine(ctx, f, t)
 	s.queueEngine(ctx, f, t)

@@ -37,7 +37,7 @@ func (f *Flows) endDrained(now int64) error {
 		ended, err = ended+n, errors.Join(err, err2)
 	}
 	if ended > 0 {
-		f.Log.Info("connections of drained endpoints that the kernel forwards have ended",
+		f.Log.Info("ended connections to drained endpoints on kernel paths",
 			zap.Uint64("connections", ended))
 	}
 	if err == nil {

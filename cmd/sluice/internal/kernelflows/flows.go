@@ -104,13 +104,12 @@ func (f *Flows) Run(ctx context.Context) {
 		}
 		err := f.endDrained(f.Now())
 		if err != nil && !stuck {
-			f.Log.Error("connections of drained endpoints that the kernel forwards are not ended, retrying",
-				zap.Error(err))
+			f.Log.Error("cannot end connections to drained endpoints on kernel paths, retrying", zap.Error(err))
 		}
 		stuck = err != nil
 		if due == nil && changed {
 			if err = f.follow(); err != nil && !failing {
-				f.Log.Error("ends of connections that the kernel forwards are not logged or counted", zap.Error(err))
+				f.Log.Error("kernel paths are not logged and not counted", zap.Error(err))
 			}
 			changed, failing, due = false, err != nil, time.After(pause)
 		}

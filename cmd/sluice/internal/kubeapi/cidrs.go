@@ -76,8 +76,7 @@ func (w *Watcher) followCIDRs(ctx context.Context) {
 				wait = remindEvery
 			}
 			if err.Error() != said {
-				w.Log.Info("there are no ServiceCIDRs to read: packets to addresses that no Service has are left alone",
-					zap.Error(err))
+				w.Log.Info("cannot read ServiceCIDRs: unused Service addresses are not refused", zap.Error(err))
 			}
 			said = err.Error()
 		}

@@ -233,8 +233,7 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 			return false
 		case <-w.dirty:
 		case <-giveUp:
-			w.Log.Warn("serving without the Node object: until it exists, no endpoint is local and topology hints "+
-				"are ignored",
+			w.Log.Warn("serving without the Node object: no endpoint is local, no topology hints",
 				zap.String("node", w.NodeName))
 			return true
 		}
@@ -244,9 +243,9 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 		}
 		if complete && giveUp == nil {
 			giveUp = time.After(w.nodeWait)
-			w.Log.Warn("there is no Node of our name: give --hostname-override a name that kubectl get nodes shows; "+
-				"waiting for it to exist",
-				zap.String("node", w.NodeName), zap.Duration("for", w.nodeWait))
+			w.Log.Warn("Node object not found, waiting for it", zap.String("node", w.NodeName),
+				zap.Duration("for", w.nodeWait),
+				zap.String("hint", "set --hostname-override to a name that kubectl get nodes shows"))
 		}
 	}
 }

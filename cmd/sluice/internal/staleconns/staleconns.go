@@ -110,8 +110,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 			pause, logged = minPause, false
 		case !logged:
 			logged = true
-			c.Log.Warn("deleting stale conntrack entries failed, retrying; clients that asked for a Service before "+
-				"it existed may time out", zap.Error(err))
+			c.Log.Warn("cannot delete stale conntrack entries, retrying", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

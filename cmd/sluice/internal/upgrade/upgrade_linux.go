@@ -145,7 +145,7 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 	r, problems, err := u.take(ctx, s)
 	switch {
 	case errors.Is(err, handover.ErrGone):
-		u.log.Warn("the running process has ended meanwhile; starting as if there had been none", zap.Error(err))
+		u.log.Warn("the running process ended before the take-over; starting afresh", zap.Error(err))
 		u.listeners.Resume()
 		return false, nil
 	case err != nil:
@@ -226,8 +226,7 @@ func (u *Upgrader) Serve(s *handover.State, failed func(error)) {
 	if u.listen(); u.socket != nil {
 		u.background.Go(func() { u.handleRequests(requests) })
 	} else if u.deaf != nil { // what was taken over is served anyway
-		u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it",
-			zap.Error(u.deaf))
+		u.log.Error("hand-over socket unavailable: the next process cannot take over", zap.Error(u.deaf))
 	}
 	if err := u.pid.commit(); err != nil {
 		u.log.Error("the PID file is not written", zap.Error(err))
