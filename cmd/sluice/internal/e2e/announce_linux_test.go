@@ -180,6 +180,7 @@ func TestPROXYIsRead(t *testing.T) {
 	// Each connection has a client port of its own: where one asks two Services at once, the kernel has it come to the
 	// proxy from another.
 	var ports atomic.Int32
+	testbed.Check(t, l.Client.Sysctl("net.ipv4.ip_local_reserved_ports", "2000-9999")) // nor others of this client
 	open := func(address string) *asking {
 		var c net.Conn
 		err := l.Client.Do(func() (err error) {
