@@ -268,7 +268,7 @@ func TestFlowsCross(t *testing.T) {
 			testbed.Check(t, n.Server.Close())
 			n.awaits(&s, 0, 0, 0)
 			all = append(all, n.open(&s, 3)...)
-			n.Node.DoT(t, n.Start)
+			n.startAgain()
 			n.awaits(&s, uint64(len(n.at(all, &s, 0))), uint64(len(n.at(all, &s, 1))), uint64(len(n.at(all, &s, 2))))
 			if p == lb.TCP { // their ends are heard of
 				for _, c := range all[:6] {
@@ -310,7 +310,7 @@ func TestNoEvents(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 3})
 	testbed.Check(t, n.Server.Close())
 	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_events", "0"))
-	n.Node.DoT(t, n.Start)
+	n.startAgain()
 	if err := n.Cannot(); err != errNoEvents {
 		t.Errorf("it says %v", err)
 	}

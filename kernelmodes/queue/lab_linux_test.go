@@ -156,6 +156,15 @@ func (n *node) turns(s lb.Service, times int) map[string]int {
 	return count
 }
 
+// startAgain starts the server after its Close. A program that another test has just forked has the sockets of the
+// queues until it executes.
+func (n *node) startAgain() {
+	n.T.Helper()
+	ctx, cancel := context.WithTimeout(n.T.Context(), testbed.Patience)
+	defer cancel()
+	n.Node.DoT(n.T, func() error { return n.Await(ctx) })
+}
+
 // ends has the server end, and another one start.
 func (n *node) ends(s lb.Service, ask func(lb.Service) string) {
 	n.T.Helper()
@@ -168,7 +177,7 @@ func (n *node) ends(s lb.Service, ask func(lb.Service) string) {
 	if len(count) != 3 || n.Server.Stats().Chosen != before {
 		n.T.Errorf("without a server flows went to %v, want all three", count)
 	}
-	n.Node.DoT(n.T, n.Start)
+	n.startAgain()
 	n.Node.DoT(n.T, func() error {
 		if err := newServer(Mask).Start(); !errors.Is(err, syscall.EPERM) {
 			n.T.Errorf("a second server: %v, want EPERM", err)
