@@ -10,8 +10,8 @@ import (
 // OwnAddress is a Service with an address that is the node's own, so that it takes the
 // connections to its ports from the programs of the node.
 type OwnAddress struct {
-	Service lb.ID      // one of its ports
-	Addr    netip.Addr // the zero Addr: it has none any more
+	Service lb.ID // one of its ports
+	Addr    netip.Addr
 	Kind    lb.Kind
 }
 
@@ -32,7 +32,7 @@ func ownAddress(s *lb.Service, local []netip.Addr) (own OwnAddress, ok bool) {
 }
 
 // reportOwn adds to the attempt which Services have an address of the node, once for each
-// while it does, however many ports it has, and which have none any more.
+// while it does, however many ports it has.
 func (a *Agent) reportOwn(plan *Plan, attempt *Attempt) {
 	has := make(map[lb.Name]netip.Addr)
 	for i := range plan.changes {
@@ -51,12 +51,7 @@ func (a *Agent) reportOwn(plan *Plan, attempt *Attempt) {
 		has[name] = own.Addr
 	}
 	for i := range plan.changes {
-		name := plan.changes[i].id().Service()
-		_, had := a.own[name]
-		if _, still := has[name]; had && !still {
-			attempt.Own = append(attempt.Own, OwnAddress{Service: plan.changes[i].id()})
-		}
-		delete(a.own, name)
+		delete(a.own, plan.changes[i].id().Service())
 	}
 	for name, addr := range has {
 		a.own[name] = addr

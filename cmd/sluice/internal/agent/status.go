@@ -53,7 +53,7 @@ type Attempt struct {
 	Loops     []Loop           // that have begun, changed or ended
 	Policies  []PolicyFallback // that have begun, changed or ended
 	Losers    []lb.Loser       // Services with addresses of others: that have begun, changed or ended
-	Own       []OwnAddress     // Services with an address of the node: that have begun, changed or ended
+	Own       []OwnAddress     // Services that have an address of the node since this attempt
 }
 
 // History is what goes on in the process that takes over.

@@ -94,7 +94,7 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 			r.loser(l)
 		}
 		for _, own := range a.Own {
-			r.own(own)
+			r.recorder.Record(events.OwnAddress(own.Service, r.node, own.Kind, own.Addr))
 		}
 		switch {
 		case r.stopping.Load(): // then it is no failure
@@ -163,16 +163,6 @@ func (r *reports) loser(l lb.Loser) {
 		return
 	}
 	r.ends(subject("addresses", l.Service), events.AddressTakenNoMore(l.Service, r.node))
-}
-
-// own reports when a Service has an address of the node. That is over without an Event, as the Service is another one.
-func (r *reports) own(o agent.OwnAddress) {
-	of := "own address of " + o.Service.Namespace + "/" + o.Service.Name
-	if o.Addr.IsValid() {
-		r.begins(of, events.OwnAddress(o.Service, r.node, o.Kind, o.Addr))
-		return
-	}
-	r.wrong.Put(of, nil)
 }
 
 // subject is what is wrong of a service port: each protocol and family has its own.

@@ -221,7 +221,7 @@ func Wrong(c conditions.Condition, node string) Event {
 // OwnAddress says that an address of a Service is the node's own, so that connections to the
 // Service's ports there no longer come to programs of the node.
 func OwnAddress(id lb.ID, node string, kind lb.Kind, addr netip.Addr) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
+	return Event{Namespace: id.Namespace, Service: id.Name,
 		Reason: "NodeAddressClaimed", Action: "ServeAddress",
 		Note: fmt.Sprintf("%s %s is an address of node %s itself: the Service takes its ports from the node's programs",
 			kind, addr, node)}
