@@ -167,15 +167,16 @@ func TestElsewhere(t *testing.T) {
 func TestOwn(t *testing.T) {
 	here := loopNode.Addresses[0]
 	s := claims("a", TCP, ClusterIP, "10.96.0.10:10256", 1)
-	s.Addresses = append(s.Addresses, Address{Addr: netip.AddrPortFrom(here, 10256), Kind: ExternalIP})
+	s.Addresses = append(s.Addresses, Address{Addr: netip.AddrPortFrom(here, 10256), Kind: ExternalIP},
+		Address{Addr: netip.MustParseAddrPort("0.0.0.0:10256"), Kind: NodePort})
 	for own, want := range map[netip.AddrPort]int{
-		netip.MustParseAddrPort("0.0.0.0:10256"): 1, netip.AddrPortFrom(here, 10256): 1,
-		netip.MustParseAddrPort("0.0.0.0:10249"): 2, netip.MustParseAddrPort("127.0.0.1:10256"): 2,
+		netip.MustParseAddrPort("0.0.0.0:10256"): 1, netip.AddrPortFrom(here, 10256): 2,
+		netip.MustParseAddrPort("0.0.0.0:10249"): 3, netip.MustParseAddrPort("127.0.0.1:10256"): 3,
 	} {
 		node := loopNode
 		node.Own = []netip.AddrPort{own}
 		table, err := NewTable([]*Service{s}, node)
-		if got := table.At(0).Addresses; len(got) != want || (err != nil) != (want == 1) {
+		if got := table.At(0).Addresses; len(got) != want || (err != nil) != (want < 3) {
 			t.Errorf("%v: %v, %v", own, got, err)
 		}
 	}
@@ -183,7 +184,7 @@ func TestOwn(t *testing.T) {
 	u.Addresses = s.Addresses
 	node := loopNode
 	node.Own = []netip.AddrPort{netip.AddrPortFrom(here, 10256)}
-	if table, err := NewTable([]*Service{u}, node); err != nil || len(table.At(0).Addresses) != 2 {
+	if table, err := NewTable([]*Service{u}, node); err != nil || len(table.At(0).Addresses) != 3 {
 		t.Errorf("UDP: %v, %v", table.At(0).Addresses, err)
 	}
 }

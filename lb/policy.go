@@ -83,7 +83,7 @@ func (n *node) answers(f Frontend) bool {
 	return f.Protocol == TCP && slices.ContainsFunc(n.own, func(own netip.AddrPort) bool {
 		if own.Addr().IsUnspecified() {
 			_, here := n.addresses[f.Addr.Addr()]
-			return here && own.Port() == f.Addr.Port()
+			return (here || f.Addr.Addr().IsUnspecified()) && own.Port() == f.Addr.Port()
 		}
 		return own == f.Addr
 	})

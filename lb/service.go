@@ -179,7 +179,7 @@ type Node struct {
 	Elsewhere []netip.Addr
 
 	// Own are where this program itself answers over TCP, as its health checks: no service gets them at an address of
-	// the node. 0.0.0.0 and :: stand for all of Addresses.
+	// the node, or as a node port. 0.0.0.0 and :: stand for all of Addresses.
 	Own []netip.AddrPort
 
 	// ServiceCIDRs are where cluster IPs are from, of both families, sorted, each once. A table does not need them.
