@@ -26,7 +26,8 @@ import (
 )
 
 // overlays are all folders of deploy that are applied.
-var overlays = []string{"base", "overlays/whole-cluster", "overlays/beside", "overlays/kubeadm", "overlays/uninstall"}
+var overlays = []string{"base", "overlays/whole-cluster", "overlays/beside", "overlays/kubeadm", "overlays/uninstall",
+	"overlays/uninstall-iptables"}
 
 // kustomizes are the versions that kubectl 1.32, 1.33 and 1.34 have built in.
 var kustomizes = []string{"v5.5.0", "v5.6.0", "v5.7.1"}

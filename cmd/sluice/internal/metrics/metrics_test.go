@@ -247,28 +247,21 @@ const (
 	page  = "../../../../deploy/METRICS.md"
 	intro = `# Metrics
 
-What ` + "`/metrics`" + ` serves on ` + "`--metrics-bind-address`" + `, besides the usual ` + "`go_*` and `process_*`" + `. Those of
-` + "`kubeproxy_*`" + ` have the names, types, labels and buckets of kube-proxy 1.36, those of ` + "`rest_client_*`" + ` of
-every component of Kubernetes. There is no ` + "`kubernetes_build_info`" + `: alerts on mixed versions of
-Kubernetes would take Sluice's version for one.
+` + "`/metrics`" + ` at ` + "`--metrics-bind-address`" + ` serves these metrics, besides the usual ` + "`go_*`" + ` and ` + "`process_*`" + `.
 
-Those of ` + "`sluice_service_*`" + ` are exposed for each of the first 1,000 service ports (` + "`--metrics-services`" + `), both
-address families together; the rest is summed under ` + "`service_name=\"__other__\"`" + ` with an empty namespace, and
-` + "`sluice_service_ports_aggregated`" + ` says how many that are. Each service port has eight from the start: picks,
-	failures,
-bytes, active, held, and endpoints that are live and eligible. Others appear when they are not 0 for the first time, and
-stay as long as the Service does: ` + "`rate()` and `increase()`" + ` do not see what they counted until then,
-	and a sum needs
-` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all 37 from the start.
-
-The three histograms, of TCP connections and SCTP associations that user space forwards, are those of all Services
-together, under ` + "`service_name=\"__other__\"`" + `, unless ` + "`--metrics-histograms`" + ` gives the first Service ports that have
-connections their own. Besides buckets whose bounds are powers of four they have those of native histograms, of schema 2,
-for who scrapes with Prometheus' protobuf format.
-
-Those of ` + "`sluice_endpoint_*`" + ` are exposed for as many endpoints as ` + "`--metrics-endpoints`" + ` says,
-	seven for each; by
-default for none.
+- **` + "`kubeproxy_*`" + `** have the names, types, labels and buckets of kube-proxy 1.36, and **` + "`rest_client_*`" + `** those of every
+  component of Kubernetes. There is no ` + "`kubernetes_build_info`" + `, because alerts on mixed versions would take Sluice's version
+  for one of Kubernetes.
+- **` + "`sluice_service_*`" + `** exist for each of the first 1,000 Service ports (` + "`--metrics-services`" + `), both address families
+  together. The others are one sum under ` + "`service_name=\"__other__\"`" + ` with an empty namespace;
+  ` + "`sluice_service_ports_aggregated`" + ` says how many they are.
+- **Most series appear when they are not 0 for the first time.** Each Service port has picks, failures, bytes, active, held
+  and endpoints from the start. A counter that appears late begins at its first value, which ` + "`rate()`" + ` does not see; a sum
+  needs ` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all from the start.
+- **The three histograms** are of TCP connections and SCTP associations in user space, for all Services together under
+  ` + "`service_name=\"__other__\"`" + `. ` + "`--metrics-histograms`" + ` gives the first Service ports with connections their own. The histograms
+  have classic buckets at powers of four, and native ones of schema 2 for scrapes in Prometheus' protobuf format.
+- **` + "`sluice_endpoint_*`" + `** exist for as many endpoints as ` + "`--metrics-endpoints`" + ` says, seven each; by default for none.
 
 A test keeps this table equal to what is served.
 
