@@ -161,6 +161,9 @@ func (g *group) unmatched() {
 			}
 		}
 	}
+	if f, found := g.nowhere(); found {
+		add(f)
+	}
 	if len(g.findings) > ours {
 		return
 	}
@@ -173,6 +176,32 @@ func (g *group) unmatched() {
 					"protocol", nameOf(port{p.Name, protocol}))})
 		}
 	}
+}
+
+// nowhere finds out whether only endpoints of a node are to serve, and none has a node.
+func (g *group) nowhere() (f Finding, found bool) {
+	spec, field := &g.service.Spec, "" // the field with the policy
+	switch {
+	case spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
+		field = "spec.externalTrafficPolicy"
+	case valueOr(spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal:
+		field = "spec.internalTrafficPolicy"
+	default:
+		return f, false
+	}
+	endpoints := 0
+	for _, s := range g.slices {
+		for i := range s.Endpoints {
+			if endpoints++; valueOr(s.Endpoints[i].NodeName, "") != "" {
+				return f, false
+			}
+		}
+	}
+	if endpoints == 0 {
+		return f, false
+	}
+	return Finding{conditions.EndpointsUnmatched, kindService, g.name, field, "only endpoints of the node may serve it, " +
+		"and no endpoint has a node: write endpoints[].nodeName into its EndpointSlices"}, true
 }
 
 // unknownPort says that a port of endpoints is none of the Service, and which one may be meant.

@@ -30,6 +30,12 @@ func TestFindings(t *testing.T) {
 		}, "port admin (TCP) has no endpoints"},
 		{"a policy as label", func(o *flat) { o.Services[0].Labels = map[string]string{"sluice.io/scheduler": "lc"} },
 			"Service default/svc-0: label sluice.io/scheduler is ignored: write it in metadata.annotations"},
+		{"local endpoints without a node", func(o *flat) {
+			o.Services[0].Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			for i := range o.Slices[0].Endpoints {
+				o.Slices[0].Endpoints[i].NodeName = nil
+			}
+		}, "and no endpoint has a node: write endpoints[].nodeName"},
 		{"another proxy's", func(o *flat) {
 			o.Services[0].Labels = map[string]string{labelServiceProxyName: "other"}
 		}, ""},
