@@ -200,7 +200,8 @@ func (g *group) nowhere() (f Finding, found bool) {
 	if endpoints == 0 {
 		return f, false
 	}
-	return Finding{conditions.EndpointsUnmatched, kindService, g.name, field, "only endpoints of the node may serve it, " +
+	return Finding{conditions.EndpointsUnmatched, kindService, g.name, field, "only endpoints of the node may " +
+		"serve it, " +
 		"and no endpoint has a node: write endpoints[].nodeName into its EndpointSlices"}, true
 }
 
