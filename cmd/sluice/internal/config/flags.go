@@ -59,9 +59,8 @@ func Parse(args []string) (Config, error) {
 }
 
 // wanted is what a flag takes, by the type of its value (pflag.Value).
-var wanted = map[string]string{"duration": "a duration like 30s, 5m or 1h", "bool": "true or false", "int": "a " +
-	"whole number",
-	"int32": "a whole number", "int64": "a whole number", "float32": "a number"}
+var wanted = map[string]string{"duration": "a duration like 30s, 5m or 1h", "bool": "true or false",
+	"int": "a whole number", "int32": "a whole number", "int64": "a whole number", "float32": "a number"}
 
 // plain names a value that a flag cannot have, and what to give, without the words of Go's parsers.
 func plain(err error) error {
