@@ -187,9 +187,9 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	if err := d.confirm(ctx, stop, &desired); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	within, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := d.serve(ctx, desired); err != nil {
+	if err := d.serve(within, desired); err != nil {
 		return false, err
 	}
 	return true, nil
