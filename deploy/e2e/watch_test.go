@@ -261,7 +261,7 @@ func (l *lab) expectAPI() {
 func TestWrongNodeName(t *testing.T) {
 	l := newLab(t)
 	l.launch(nil, "--kubeconfig", l.kubeconfigFile(), "--hostname-override", "nobody")
-	want := "give --hostname-override a name that kubectl get nodes shows"
+	want := "set --hostname-override to a name that kubectl get nodes shows"
 	l.eventually("Sluice says: "+want, func() bool { return strings.Contains(l.log.String(), want) })
 	if code := l.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("stopped while it waited, Sluice ends with %d, want 0", code)

@@ -118,7 +118,7 @@ func TestStop(t *testing.T) {
 			held.Echoes()
 			l.Signal(syscall.SIGTERM)
 			said := map[string]string{"refuse": "draining", "offload": "the kernel forwards new connections",
-				"accept": "connections are accepted while others drain"}[how]
+				"accept": "still accepting connections"}[how]
 			l.Eventually(said, func() bool { return strings.Contains(l.Log.String(), said) })
 			if how == "refuse" {
 				l.Eventually("new connections are refused", func() bool { return !dial() })

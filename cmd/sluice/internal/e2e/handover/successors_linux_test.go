@@ -31,7 +31,7 @@ func TestSuccessorsAtOnce(t *testing.T) {
 	n.Eventually("one is left", func() bool { return len(n.Processes()) == 1 })
 	held.Works()
 	n.Hold().Works()
-	for _, wrong := range []string{"as if there had been none", "another Sluice", "would not notice"} {
+	for _, wrong := range []string{"starting afresh", "another Sluice", "would not notice"} {
 		if strings.Contains(n.logged(), wrong) {
 			t.Errorf("%q in the log:\n%s", wrong, n.logged())
 		}
