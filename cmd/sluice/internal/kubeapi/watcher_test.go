@@ -110,7 +110,7 @@ func TestNodeIsMissing(t *testing.T) {
 	if o := next(t, sets); o.Services.Len() != 1 || len(o.Nodes) != 0 {
 		t.Errorf("got %+v, want the Service without a Node", o)
 	}
-	if warned := logs.FilterMessageSnippet("--hostname-override").Len(); warned != 1 {
+	if warned := logs.FilterMessageSnippet("Node object not found").Len(); warned != 1 {
 		t.Errorf("warned %d times of the name, want once: %v", warned, logs.All())
 	}
 	check(t, w.nodes.Add(node("here")))
