@@ -227,7 +227,7 @@ func (a *Agent) carry(ctx context.Context, plan *Plan) {
 		}
 		engines := &a.Families[family(s.IPv6)].Engines
 		if err := a.hand(ctx, plan.env.concrete(plan.table, s), engines[from], engines[to]); err != nil {
-			log.Warn("session affinity is lost: cannot hand clients to the new data path", zap.Error(err))
+			log.Warn("clients with affinity may get other endpoints on the new data path", zap.Error(err))
 		}
 	}
 }
