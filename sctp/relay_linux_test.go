@@ -87,7 +87,7 @@ func TestRestartOfClient(t *testing.T) {
 				defer expectEnd(t, server, "the backend of before")
 				to := "blackhole " + l.frontend.Addr().String()
 				l.Client.Run(t, "sh", "-c", "ip route add "+to)
-				client.abort() // which nobody hears of
+				client.abort() // the route drops the ABORT
 				l.Client.Run(t, "sh", "-c", "ip route del "+to)
 			}
 			if s := l.stats(); s.Active != 1 || s.Accepted != 2 || s.Established != 2 || s.ClientAborts != 1 {

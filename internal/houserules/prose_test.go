@@ -15,8 +15,8 @@ const (
 
 // dialect are phrases that a reader who has English as a second language does not find in a dictionary, or that have no
 // noun: say immediately, until you undo it, the endpoints that.
-var dialect = regexp.MustCompile(`(?i)\b(at once|a moment ago|in the midst|from then on|for good|those that|that of which|` +
-	`hears? of|heard of|comes? by|goes by|leave be|as many as may|is had|yet to come)\b`)
+var dialect = regexp.MustCompile(`(?i)\b(at once|a moment ago|in the midst|from then on|for good|those that|` +
+	`that of which|hears? of|heard of|comes? by|goes by|leave be|as many as may|is had|yet to come)\b`)
 
 // listItem is the start of an item or a row.
 var (
@@ -41,16 +41,19 @@ func proseRules() []rule {
 	return []rule{
 		{
 			name: "sentences are short", check: checkSentences,
-			why:    "a reader takes in one idea at a time; a second condition is a second sentence, or a row of a table",
-			broken: tree{"README.md": "# A\n\nFine.\n\n" + long + "end.\n"}, want: "README.md:5: a sentence of 37 words",
-			fine: tree{"README.md": "| " + long + "|\n\n```\n" + long + "\n```\n\n- " + long[:100] + "\n- " + long[:100] + "\n"},
+			why:    "a reader takes in one idea at a time; a second condition is another sentence, or a table's row",
+			broken: tree{"README.md": "# A\n\nFine.\n\n" + long + "end.\n"},
+			want:   "README.md:5: a sentence of 37 words",
+			fine: tree{"README.md": "| " + long + "|\n\n```\n" + long + "\n```\n\n- " + long[:100] + "\n- " +
+				long[:100] + "\n"},
 		},
 		{
 			name: "pages are short", check: checkPages,
-			why:    "nobody adopts what cannot be taken in; a page answers the question of one reader",
-			broken: tree{"README.md": strings.Repeat("x\n", longestReadme+1), "docs/a.md": strings.Repeat("x\n", longestPage+1)},
-			want:   "README.md: 131 lines\ndocs/a.md: 201 lines",
-			fine:   tree{"docs/runbooks.md": strings.Repeat("x\n", longestPage+1)},
+			why: "readers leave a page that they cannot take in; a page answers the question of one reader",
+			broken: tree{"README.md": strings.Repeat("x\n", longestReadme+1),
+				"docs/a.md": strings.Repeat("x\n", longestPage+1)},
+			want: "README.md: 131 lines\ndocs/a.md: 201 lines",
+			fine: tree{"docs/runbooks.md": strings.Repeat("x\n", longestPage+1)},
 		},
 		{
 			name: "documents have no dialect", check: checkDialect,
@@ -63,7 +66,9 @@ func proseRules() []rule {
 
 // paragraphs calls do with each paragraph or item of a document, as one line, and with its line number.
 func paragraphs(text string, do func(line int, paragraph string)) {
-	text = anyBlock.ReplaceAllStringFunc(text, func(block string) string { return strings.Repeat("\n", strings.Count(block, "\n")) })
+	text = anyBlock.ReplaceAllStringFunc(text, func(block string) string {
+		return strings.Repeat("\n", strings.Count(block, "\n"))
+	})
 	var now []string
 	began := 0
 	end := func() {

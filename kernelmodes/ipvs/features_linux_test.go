@@ -309,7 +309,7 @@ func TestRestartSCTP(t *testing.T) {
 			}
 			to := fmt.Sprintf("blackhole %s/%d", at.Addr(), at.Addr().BitLen())
 			n.Client.Run(t, "sh", "-c", "ip route add "+to)
-			c.Abort() // which nobody hears of
+			c.Abort() // the route drops the ABORT
 			n.Client.Run(t, "sh", "-c", "ip route del "+to)
 			ln.Close()
 		}

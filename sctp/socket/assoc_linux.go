@@ -177,7 +177,7 @@ func (a *assoc) notice(src *side, b []byte) bool {
 	return true
 }
 
-// restart ends a, and serves its client as a new one: it has begun anew from the same port.
+// restart serves the client of a as a new one, after it has restarted its association from the same port, and ends a.
 func (a *assoc) restart() {
 	sh := a.sh
 	again := accepted{fd: a.client.Take(), frontend: a.asked}

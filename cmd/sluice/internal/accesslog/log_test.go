@@ -52,7 +52,8 @@ func TestFormats(t *testing.T) {
 	}
 	for key, want := range map[string]any{"time": "2026-11-26T04:05:05.289000Z", "protocol": "TCP",
 		"client": "192.0.2.1:4000", "address": "10.96.0.1:80", "namespace": "default", "service": sample.Service.Name,
-		"port": "http", "endpoint": "[fd00::1]:8080", "why": "retry", "end": "SD", "reason": "established", "failed_attempts": 2.0,
+		"port": "http", "endpoint": "[fd00::1]:8080", "why": "retry", "end": "SD",
+		"reason": "established", "failed_attempts": 2.0,
 		"failed_endpoints": []any{"10.1.0.1:80", "10.1.0.2:80"}, "wait_ms": 0.0, "connect_ms": 1.234,
 		"first_byte_ms": nil, "duration_ms": 1500.0, "bytes_in": 7.0, "bytes_out": float64(1 << 40),
 		"retransmits": 3.0, "loop": 1.0} {

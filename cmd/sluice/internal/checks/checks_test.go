@@ -180,7 +180,8 @@ func TestStoppedProcess(t *testing.T) {
 				time.Sleep(time.Second + late) // of synctest
 				return errTimeout
 			}
-			c.probes = map[string]*probe{"silent": {period: 4 * time.Second, timeout: time.Second, failures: 1, successes: 1, once: once}}
+			c.probes = map[string]*probe{"silent": {period: 4 * time.Second, timeout: time.Second, failures: 1,
+				successes: 1, once: once}}
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
 			running.Go(func() { c.Run(ctx) })

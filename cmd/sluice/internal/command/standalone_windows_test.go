@@ -51,7 +51,8 @@ func (s *standalone) start(args ...string) {
 		t.Fatalf("mode %s, as a service: %v", cfg.DataPath.Mode, cfg.Process.WindowsService)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	o := daemon.Options{Config: cfg, Version: "test", Log: zaptest.NewLogger(t), LogDropped: func() uint64 { return 0 }, Upgrade: new(upgrade.Upgrader), SetVerbosity: func(int) {}}
+	o := daemon.Options{Config: cfg, Version: "test", Log: zaptest.NewLogger(t),
+		LogDropped: func() uint64 { return 0 }, Upgrade: new(upgrade.Upgrader), SetVerbosity: func(int) {}}
 	program := &service{run: func() error { return daemon.Run(ctx, o) }, stop: stop}
 	s.requests, s.states, s.ended = make(chan svc.ChangeRequest), make(chan svc.Status, 100), make(chan uint32, 1)
 	go func() {

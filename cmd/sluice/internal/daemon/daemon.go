@@ -49,7 +49,7 @@ const (
 	inheritPatience = time.Minute
 )
 
-// Options is what a daemon is made of. All must be set but those that may be empty, and Ask.
+// Options is what a daemon is made of. Every field must be set, unless its comment says otherwise.
 type Options struct {
 	Config       config.Config
 	Version      string

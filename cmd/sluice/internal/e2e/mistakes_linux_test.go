@@ -23,7 +23,8 @@ type mistake struct {
 func mistakes() map[string]mistake {
 	service := func(name string) string {
 		address := "10.96.60." + map[string]string{"port": "1", "orphan": "2", "ending": "3", "word": "4", "field": "5",
-			"value": "6", "loopback": "7", "second": "8", "tab": "9", "none": "10", "path": "11", "label": "12", "prefix": "13", "number": "14"}[name] + ":80"
+			"value": "6", "loopback": "7", "second": "8", "tab": "9", "none": "10", "path": "11",
+			"label": "12", "prefix": "13", "number": "14"}[name] + ":80"
 		return testbed.ServiceManifest(name, address, "TCP", "")
 	}
 	slice := func(name, endpoint string) string { return testbed.SliceManifest(name, 1, 8080, "TCP", endpoint) }
@@ -38,7 +39,8 @@ func mistakes() map[string]mistake {
 		return with(both(name), "\nspec:", "\n  annotations: {"+annotations+"}\nspec:")
 	}
 	return map[string]mistake{
-		"port": {"a.yaml", service("port") + "---\n" + with(slice("port", "10.1.0.1"), "- port:", "- name: htpp\n  port:"),
+		"port": {"a.yaml",
+			service("port") + "---\n" + with(slice("port", "10.1.0.1"), "- port:", "- name: htpp\n  port:"),
 			conditions.EndpointsUnmatched, "port htpp (TCP) is none of Service default/port"},
 		"orphan": {"a.yaml", with(both("orphan"), "service-name: orphan", "service-name: orphn"),
 			conditions.EndpointsUnmatched, "there is no Service default/orphn: did you mean orphan?"},

@@ -29,7 +29,7 @@ func TestWriter(t *testing.T) {
 }
 
 // TestWriterStuck: no caller waits for a pipe without a reader. Lines beyond the queue are counted, be they many or
-// long, and the rest is written when somebody reads.
+// long, and the rest is written once there is a reader.
 func TestWriterStuck(t *testing.T) {
 	for _, c := range []struct{ lines, length, least int }{
 		{3 * Queued, 200, 100}, {20, 1 << 17, 1}, {2, 2 * maxWaiting, 0}} {

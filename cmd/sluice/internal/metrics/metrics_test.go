@@ -247,21 +247,21 @@ const (
 	page  = "../../../../deploy/METRICS.md"
 	intro = `# Metrics
 
-` + "`/metrics`" + ` at ` + "`--metrics-bind-address`" + ` serves these metrics, besides the usual ` + "`go_*`" + ` and ` + "`process_*`" + `.
+'/metrics' at '--metrics-bind-address' serves these metrics, besides the usual 'go_*' and 'process_*'.
 
-- **` + "`kubeproxy_*`" + `** have the names, types, labels and buckets of kube-proxy 1.36, and **` + "`rest_client_*`" + `** those of every
-  component of Kubernetes. There is no ` + "`kubernetes_build_info`" + `, because alerts on mixed versions would take Sluice's version
-  for one of Kubernetes.
-- **` + "`sluice_service_*`" + `** exist for each of the first 1,000 Service ports (` + "`--metrics-services`" + `), both address families
-  together. The others are one sum under ` + "`service_name=\"__other__\"`" + ` with an empty namespace;
-  ` + "`sluice_service_ports_aggregated`" + ` says how many they are.
+- **'kubeproxy_*'** have the names, types, labels and buckets of kube-proxy 1.36, and **'rest_client_*'** those of every
+  component of Kubernetes. There is no 'kubernetes_build_info', because alerts on mixed versions would take the version of
+  Sluice for one of Kubernetes.
+- **'sluice_service_*'** exist for each of the first 1,000 Service ports ('--metrics-services'), both address families
+  together. The others are one sum under 'service_name="__other__"' with an empty namespace;
+  'sluice_service_ports_aggregated' says how many they are.
 - **Most series appear when they are not 0 for the first time.** Each Service port has picks, failures, bytes, active, held
-  and endpoints from the start. A counter that appears late begins at its first value, which ` + "`rate()`" + ` does not see; a sum
-  needs ` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all from the start.
+  and endpoints from the start. A counter that appears late begins at its first value, which 'rate()' does not see; a sum
+  needs 'or vector(0)'. '--metrics-service-families=all' has all from the start.
 - **The three histograms** are of TCP connections and SCTP associations in user space, for all Services together under
-  ` + "`service_name=\"__other__\"`" + `. ` + "`--metrics-histograms`" + ` gives the first Service ports with connections their own. The histograms
-  have classic buckets at powers of four, and native ones of schema 2 for scrapes in Prometheus' protobuf format.
-- **` + "`sluice_endpoint_*`" + `** exist for as many endpoints as ` + "`--metrics-endpoints`" + ` says, seven each; by default for none.
+  'service_name="__other__"'. '--metrics-histograms' gives the first Service ports with connections their own. The histograms
+  have classic buckets at powers of four, and native ones of schema 2 for scrapes in the protobuf format of Prometheus.
+- **'sluice_endpoint_*'** exist for as many endpoints as '--metrics-endpoints' says, seven each; by default for none.
 
 A test keeps this table equal to what is served.
 
@@ -277,7 +277,7 @@ func TestPage(t *testing.T) {
 	families, err := m.registry.Gather()
 	check(t, err)
 	var b strings.Builder
-	b.WriteString(intro)
+	b.WriteString(strings.ReplaceAll(intro, "'", "`"))
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") || strings.HasPrefix(f.GetName(), "promhttp_") {
 			continue

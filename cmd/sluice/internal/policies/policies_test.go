@@ -18,8 +18,8 @@ const (
 	intro = `# Policies of a Service
 
 A Service requests policies by annotations. A flag sets the default for Services that do not request the policy. Write
-every value in quotes: an unquoted number or boolean makes the file invalid. A change applies to new connections. Changed
-timeouts, durations and keep-alive apply to open connections, too: a new 'idle-timeout' can reset many of them.
+every value in quotes: an unquoted number or boolean makes the file invalid. A change applies to new connections. A
+changed timeout, duration or keep-alive applies to open connections, too: a new 'idle-timeout' can reset many of them.
 
 - **A wrong value** requests nothing. The Event 'AnnotationIgnored', the log and 'sluice status' name the annotation and
   the fix. The other policies of the Service apply.
