@@ -30,7 +30,7 @@ func TestGoneIsTakenOver(t *testing.T) {
 		{7 * second, -3 * second, DrainGrace + 4*second},
 	} {
 		b := new(Balancer)
-		b.Update(table("db", 1, &Policies{Drain: c.drain}))
+		b.Update(table("db", 1, &Policies{OnEndpointRemoved: c.drain}))
 		choice, err := b.Pick(Flow{Frontend: Frontend{TCP, at(101)}})
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestGoneIsTakenOver(t *testing.T) {
 		if _, drain := choice.Gone(); drain != c.drain {
 			t.Errorf("it may stay for %d, want %d", drain, c.drain)
 		}
-		next := &Balancer{Defaults: Policies{Drain: second}}
+		next := &Balancer{Defaults: Policies{OnEndpointRemoved: second}}
 		next.Update(table("other", 2, nil))
 		resumed := next.Resume(id, at(1))
 		resumed.ResumeGone(c.since, c.drain)

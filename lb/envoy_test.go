@@ -32,7 +32,6 @@ var outlierCases = map[string]string{
 	"MaxEjectTime": "2; base=10000; max=30000; interval=10000; fail 0 4; ok 1 1; fail 0 1; at 10000; is -; ok 0 1; fail 0 4; ok 1 1; fail 0 1; at 30000; is -; ok 0 1; " +
 		"fail 0 4; ok 1 1; fail 0 1; at 60000; is -; ok 0 1; fail 0 4; ok 1 1; fail 0 1; at 89999; is 0; at 90000; is -",
 	"MaxEjectTimeNotHigherThanBase": "2; base=30000; max=10000; fail 0 4; ok 1 1; fail 0 1; at 29999; is 0; at 30000; is -",
-	"EjectTimeJitter":               "2; base=10000; jitter=5000; fail 0 4; ok 1 1; fail 0 1; at 9999; is 0; at 15000; is -",
 	"BasicFlowFailurePercentage": "6; row=1000; share=85; ok 0 10; ok 1 50; ok 2 50; ok 3 50; ok 4 50; ok 5 3; fail 5 47; judge; is 5; counts 1 0; " +
 		"at 9999; is 5; at 30001; is -",
 	"FailurePercentageThreshold": "5; row=1000; share=40; ok 0 50; ok 1 50; ok 2 50; fail 3 19; ok 3 31; fail 4 20; ok 4 30; judge; is 4; counts 1 0; " +
@@ -127,8 +126,6 @@ func (c *outlierCase) parameter(name string, value int) {
 		o.MaxEjectionTime = ms
 	case "interval":
 		o.Interval = ms
-	case "jitter":
-		o.MaxEjectionJitter = ms
 	default:
 		c.t.Fatalf("no parameter %q", name)
 	}

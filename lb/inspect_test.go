@@ -12,7 +12,7 @@ func TestView(t *testing.T) {
 	frontend := Frontend{TCP, netip.MustParseAddrPort("10.96.0.80:80")}
 	good, bad := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
 	table, err := NewTable([]*Service{{ID: id, Addresses: []Address{{Addr: frontend.Addr}},
-		Policies: &Policies{Drain: -1}, Backends: []Backend{{Addr: good, Ready: true}, {Addr: bad}}}}, Node{})
+		Policies: &Policies{OnEndpointRemoved: -1}, Backends: []Backend{{Addr: good, Ready: true}, {Addr: bad}}}}, Node{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestView(t *testing.T) {
 		}
 	}
 	v, ok := b.View(id)
-	if !ok || v.Service.ID != id || v.Policies.ConnectAttempts != 2 || v.Policies.Drain != -1 {
+	if !ok || v.Service.ID != id || v.Policies.ConnectAttempts != 2 || v.Policies.OnEndpointRemoved != -1 {
 		t.Errorf("View = %+v, %v", v, ok)
 	}
 	if s := v.Stats; s.Picks != 3 || s.Failures != 2 || s.InFlight != 1 || s.BytesIn != 300 || s.BytesOut != 30 ||

@@ -30,7 +30,6 @@ type Outlier struct {
 	ConsecutiveFailures int   // failures in a row that eject; less than 2 are 2, as others must have answered meanwhile
 	BaseEjectionTime    int64 // of the first ejection
 	MaxEjectionTime     int64 // the longest; BaseEjectionTime if that is more
-	MaxEjectionJitter   int64 // what an ejection is longer by, at most
 	Interval            int64 // time without an ejection that takes one off those in a row
 	MaxEjectionPercent  int   // of the eligible backends of a service, of which one stays in any case
 	PanicThreshold      int   // percent of a ring that must not be ejected for ejections to count; 0: one backend
@@ -121,9 +120,6 @@ func (b *Balancer) eject(k *backend, now int64) {
 	time := min(h.times*o.BaseEjectionTime, longest)
 	if h.times > 1 && h.unanswered && k.service.id.Protocol == UDP {
 		time = longest // its return has cost clients their datagrams
-	}
-	if o.MaxEjectionJitter > 0 {
-		time += int64(mix(k.order^uint64(now)) % uint64(o.MaxEjectionJitter))
 	}
 	h.at, h.until, h.trial = now, now+time, now+time/trialShare
 	if h.kind != connecting {

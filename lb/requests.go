@@ -37,8 +37,9 @@ type Policies struct {
 
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 
-	// Drain is how long connections stay whose backend has left; below 0: for good. See [Choice.Leaves].
-	Drain int64
+	// OnEndpointRemoved is how long connections stay after their backend has left; below 0: until they end. See
+	// [Choice.Leaves].
+	OnEndpointRemoved int64
 
 	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
 	ConnectAttempts int32 // how many there are, 1 to 8
@@ -49,10 +50,8 @@ type Policies struct {
 	IdleTimeout           int64 // without a byte in either direction, of TCP and SCTP
 	UDPIdleTimeout        int64 // of UDP flows
 	MaxConnectionDuration int64 // of a connection whose backend has answered
-	MaxConnectionJitter   int32 // percent of which a random part makes that shorter
-
-	// How long a connection may last after its client, or backend, has ended its stream, and after each byte then.
-	ClientHalfCloseTimeout, ServerHalfCloseTimeout int64
+	MaxConnectionJitter   int32 // percent of which a random part makes that shorter; below 0: none
+	HalfCloseTimeout      int64 // after one side has ended its stream, and after each byte then
 
 	// Keep-alive probes of TCP: after how long without a byte, how often, and how many without an answer.
 	KeepaliveIdle, KeepaliveInterval int64
@@ -90,15 +89,14 @@ func (p Policies) Or(d *Policies) *Policies {
 	p.QueueTimeout = cmp.Or(p.QueueTimeout, d.QueueTimeout)
 	p.AccessLog = cmp.Or(p.AccessLog, d.AccessLog)
 	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
-	p.Drain = cmp.Or(p.Drain, d.Drain)
+	p.OnEndpointRemoved = cmp.Or(p.OnEndpointRemoved, d.OnEndpointRemoved)
 	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)
 	p.ConnectAttempts = cmp.Or(p.ConnectAttempts, d.ConnectAttempts)
 	p.IdleTimeout = cmp.Or(p.IdleTimeout, d.IdleTimeout)
 	p.UDPIdleTimeout = cmp.Or(p.UDPIdleTimeout, d.UDPIdleTimeout)
 	p.MaxConnectionDuration = cmp.Or(p.MaxConnectionDuration, d.MaxConnectionDuration)
 	p.MaxConnectionJitter = cmp.Or(p.MaxConnectionJitter, d.MaxConnectionJitter)
-	p.ClientHalfCloseTimeout = cmp.Or(p.ClientHalfCloseTimeout, d.ClientHalfCloseTimeout)
-	p.ServerHalfCloseTimeout = cmp.Or(p.ServerHalfCloseTimeout, d.ServerHalfCloseTimeout)
+	p.HalfCloseTimeout = cmp.Or(p.HalfCloseTimeout, d.HalfCloseTimeout)
 	p.KeepaliveIdle = cmp.Or(p.KeepaliveIdle, d.KeepaliveIdle)
 	p.KeepaliveInterval = cmp.Or(p.KeepaliveInterval, d.KeepaliveInterval)
 	p.KeepaliveProbes = cmp.Or(p.KeepaliveProbes, d.KeepaliveProbes)

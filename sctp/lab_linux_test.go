@@ -265,7 +265,7 @@ func (p *proxied) update() error {
 	for _, ipv6 := range []bool{false, true} {
 		s := &lb.Service{ID: lb.ID{Name: "s", Protocol: lb.SCTP, IPv6: ipv6}, AffinityTimeout: int64(p.last.Affinity)}
 		if p.last.Drain != 0 || p.last.Most != 0 {
-			s.Policies = &lb.Policies{Drain: p.last.Drain, MaxConnections: p.last.Most}
+			s.Policies = &lb.Policies{OnEndpointRemoved: p.last.Drain, MaxConnections: p.last.Most}
 		}
 		for _, f := range p.frontends {
 			if f.Addr().Is6() == ipv6 {

@@ -75,7 +75,7 @@ func TestDrainReset(t *testing.T) {
 	gone, ends := watching(t)
 	here := echoing(t)
 	p := startProxy(t, nil)
-	reset := lb.Policies{Drain: 1}
+	reset := lb.Policies{OnEndpointRemoved: 1}
 	p.update(web(reset, gone))
 	first := p.dial()
 	exchange(t, first)
@@ -108,14 +108,14 @@ func TestDrainReset(t *testing.T) {
 func TestDrainForATime(t *testing.T) {
 	gone, here := echoing(t), echoing(t)
 	p := startProxy(t, nil)
-	drain := lb.Policies{Drain: int64(700 * time.Millisecond)}
+	drain := lb.Policies{OnEndpointRemoved: int64(700 * time.Millisecond)}
 	p.update(web(drain, gone), other(t))
 	c := p.dial()
 	exchange(t, c)
-	p.update(web(lb.Policies{Drain: 1}, here), other(t))
-	p.update(web(lb.Policies{Drain: 1}, here, gone), other(t))
+	p.update(web(lb.Policies{OnEndpointRemoved: 1}, here), other(t))
+	p.update(web(lb.Policies{OnEndpointRemoved: 1}, here, gone), other(t))
 	stays(t, c, 1200*time.Millisecond, "its endpoint was gone for a moment")
-	p.update(web(lb.Policies{Drain: 1}))
+	p.update(web(lb.Policies{OnEndpointRemoved: 1}))
 	stays(t, c, 1500*time.Millisecond, "no Service has an endpoint")
 	p.update(web(drain, here, gone), other(t))
 	start := time.Now()
@@ -132,7 +132,7 @@ func TestDrainCrossesAHandover(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		gone, here := echoing(t), echoing(t)
 		p := startProxy(t, nil)
-		drain := lb.Policies{Drain: int64(2 * time.Second)}
+		drain := lb.Policies{OnEndpointRemoved: int64(2 * time.Second)}
 		p.update(web(drain, gone), other(t))
 		c := p.dial()
 		exchange(t, c)
@@ -196,13 +196,13 @@ func TestHalfCloseTimeouts(t *testing.T) {
 	release := make(chan struct{})
 	to := backend(t, func(*net.TCPConn) { <-release })
 	defer close(release)
-	p.update(web(lb.Policies{ClientHalfCloseTimeout: int64(300 * time.Millisecond)}, to))
+	p.update(web(lb.Policies{HalfCloseTimeout: int64(300 * time.Millisecond)}, to))
 	half, whole := p.dial(), p.dial()
 	check(t, half.CloseWrite())
 	wantReset(t, half, "half closed")
 	p.eventually("it is counted", func(s Stats) bool { return s.HalfCloseTimedOut == 1 && s.Active == 1 })
 	ends := backend(t, func(c *net.TCPConn) { _ = c.CloseWrite(); <-release })
-	p.update(web(lb.Policies{ServerHalfCloseTimeout: int64(300 * time.Millisecond)}, ends, to))
+	p.update(web(lb.Policies{HalfCloseTimeout: int64(300 * time.Millisecond)}, ends, to))
 	for range 2 { // one of them gets the endpoint that ends its stream
 		c := p.dial()
 		if n, err := c.Write([]byte("x")); n != 1 {
@@ -238,7 +238,7 @@ func TestHalfCloseStart(t *testing.T) {
 			answers := sync.OnceFunc(func() { close(release) })
 			defer answers()
 			p := startProxy(t, nil)
-			p.update(web(lb.Policies{ClientHalfCloseTimeout: int64(timeout)}, to))
+			p.update(web(lb.Policies{HalfCloseTimeout: int64(timeout)}, to))
 			c := p.dial()
 			exchange(t, c)
 			if tt.before != nil {
@@ -328,7 +328,7 @@ func TestKeepalive(t *testing.T) {
 func TestGoneBeforeTheProcess(t *testing.T) {
 	gone, here := echoing(t), echoing(t)
 	p := startProxy(t, nil)
-	drain := lb.Policies{Drain: int64(2 * time.Hour)}
+	drain := lb.Policies{OnEndpointRemoved: int64(2 * time.Hour)}
 	p.update(web(drain, gone))
 	c := p.dial()
 	exchange(t, c)

@@ -89,7 +89,7 @@ func TestPlans(t *testing.T) {
 			t.Errorf("-also %s was taken", value)
 		}
 	}
-	if err := also.addBuild("old=" + os.Args[0] + " --access-log all"); err != nil || also.addBuild("old="+os.Args[0]) == nil {
+	if err := also.addBuild("old=" + os.Args[0] + " --default-policy access-log=all"); err != nil || also.addBuild("old="+os.Args[0]) == nil {
 		t.Errorf("a further build: %v, and twice: none", err)
 	}
 	if p, _, err := also.plan(); err != nil || p.systems[len(p.systems)-1].name != "old" || len(also.also[0].flags) != 2 {

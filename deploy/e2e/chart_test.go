@@ -157,7 +157,7 @@ image: {repository: registry.example/sluice, tag: v1, digest: "sha256:` + "01234
 imagePullSecrets: [{name: pull}]
 apiServer: {host: 192.0.2.7, port: 443}
 config: {iptables: {syncPeriod: 31s}}
-extraArgs: [--scheduler=lc]
+extraArgs: [--default-policy=scheduler=lc]
 extraEnv: [{name: EXTRA, value: "1"}]
 health: {port: 20256}
 metrics: {port: 20249, expose: true}
@@ -210,7 +210,7 @@ func TestChartValues(t *testing.T) {
 		}
 	}
 	for _, want := range []string{`service-proxy-name=other`, `registry.example/sluice@sha256:0123`, `"imagePullPolicy":"Always"`, `"name":"pull"`,
-		`192.0.2.7`, `"443"`, `syncPeriod: 31s`, `--scheduler=lc`, `EXTRA`, `"port":20256`, `0.0.0.0:20249`, `"value":"1843MiB"`,
+		`192.0.2.7`, `"443"`, `syncPeriod: 31s`, `--default-policy=scheduler=lc`, `EXTRA`, `"port":20256`, `0.0.0.0:20249`, `"value":"1843MiB"`,
 		`system-cluster-critical`, `"role":"edge"`, `"a":"b"`, `"c":"d"`, `"terminationGracePeriodSeconds":60`, `"find":"me"`, `"interval":"31s"`,
 		`"find":"us"`, `SluiceCondition`, `"kind":"NetworkPolicy"`, `"psa":"privileged"`} {
 		if !strings.Contains(text.String(), want) {

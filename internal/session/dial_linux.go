@@ -244,7 +244,7 @@ func (sh *Shard[C]) attend(c C, now int64) bool {
 	p := conn.Choice.Policies()
 	if p.Watched() {
 		sh.walk.setAge(c, newAge(now, conn.Meter))
-	} else if p.Drain <= 0 {
+	} else if p.OnEndpointRemoved <= 0 {
 		return true
 	}
 	due := sh.look(c, now) // its backend may have left meanwhile

@@ -169,8 +169,8 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 		end           lb.End
 	}{
 		{p.IdleTimeout, a.active, true, &sh.Count.IdleTimedOut, lb.IdleEnd},
-		{p.ClientHalfCloseTimeout, a.clientEnd, client.EOF, &sh.Count.HalfCloseTimedOut, lb.ClientHalf},
-		{p.ServerHalfCloseTimeout, a.backendEnd, backend.EOF, &sh.Count.HalfCloseTimedOut, lb.ServerHalf},
+		{p.HalfCloseTimeout, a.clientEnd, client.EOF, &sh.Count.HalfCloseTimedOut, lb.ClientHalf},
+		{p.HalfCloseTimeout, a.backendEnd, backend.EOF, &sh.Count.HalfCloseTimedOut, lb.ServerHalf},
 	} {
 		if t.timeout <= 0 {
 			continue
@@ -231,7 +231,7 @@ func (sh *Shard[C]) thawKept(c C, k Kept) {
 		sh.walk.setAge(c, age{k.Answered, k.Active, k.ClientEnd, k.BackendEnd, conn.Meter, k.Chance})
 	}
 	conn.Choice.ResumeGone(k.Gone, int64(k.Drain))
-	if p := conn.Choice.Policies(); p.Watched() || p.Drain > 0 {
+	if p := conn.Choice.Policies(); p.Watched() || p.OnEndpointRemoved > 0 {
 		sh.watch(0)
 	}
 }

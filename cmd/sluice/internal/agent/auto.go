@@ -85,7 +85,7 @@ func origin(word string, s *lb.Service) string {
 	case p.Get(s.Requests()) != "":
 		return fmt.Sprintf("%s (annotation %s)", word, p.Annotation())
 	default:
-		return fmt.Sprintf("%s (--%s)", word, p.Flag)
+		return fmt.Sprintf("%s (%s)", word, p.ForAll())
 	}
 }
 

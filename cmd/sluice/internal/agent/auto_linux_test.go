@@ -19,9 +19,9 @@ var values = map[string][]string{
 	"scheduler": {"rr", "lc", "maglev", "sed"}, "slow-start": {"0s", "30s"}, "outlier-ejection": {"true", "false"},
 	"udp-responses": {"0", "1"}, "hold": {"0s", "5s"}, "hold-connections": {"10"}, "max-endpoint-connections": {"0", "5"},
 	"max-pending-connections": {"10"}, "queue-timeout": {"1s"}, "max-connections": {"100"}, "transparent": {"true"},
-	"proxy-protocol": {"v1", "v2"}, "access-log": {"all"}, "drain": {"drain", "reset"}, "connect-timeout": {"1s"},
-	"connect-attempts": {"2"}, "retry-refused": {"true"}, "idle-timeout": {"0s", "1m"}, "udp-idle-timeout": {"5s"}, "tcp-keepalive-idle": {"5s"},
-	"max-connection-duration": {"1h"}, "max-connection-duration-jitter": {"5"}, "readiness-probe": {"tcpSocket: {}"},
+	"proxy-protocol": {"v1", "v2"}, "access-log": {"all"}, "on-endpoint-removed": {"keep", "reset"}, "connect-timeout": {"1s"},
+	"connect-attempts": {"2"}, "retry-refused": {"true"}, "idle-timeout": {"0s", "1m"}, "udp-idle-timeout": {"5s"}, "tcp-keepalive": {"5s"},
+	"max-connection-duration": {"1h"}, "readiness-probe": {"tcpSocket: {}"},
 }
 
 // random returns policies of which few, or many, are requested.
@@ -122,7 +122,7 @@ func TestAutoReasons(t *testing.T) {
 		{lb.TCP, lb.Policies{}, lb.Policies{}, all, "nftables, cost: auto: it has all that is requested, and none costs less"},
 		{lb.TCP, lb.Policies{Scheduler: "lc"}, lb.Policies{}, all,
 			"queue, policy: auto: the cheapest that has scheduler (annotation sluice.io/scheduler)"},
-		{lb.TCP, lb.Policies{}, lb.Policies{Hold: 1e9}, all, "userspace, policy: auto: the cheapest that has hold (--hold)"},
+		{lb.TCP, lb.Policies{}, lb.Policies{Hold: 1e9}, all, "userspace, policy: auto: the cheapest that has hold (--default-policy hold=VALUE)"},
 		{lb.TCP, lb.Policies{Scheduler: "lc", MaxConnections: 5}, lb.Policies{}, all,
 			"userspace, policy: auto: the cheapest that has max-connections (annotation sluice.io/max-connections)"},
 		{lb.UDP, lb.Policies{Scheduler: "lc", MaxConnections: 5}, lb.Policies{}, all, "queue, policy: auto: the cheapest that has sch"},

@@ -76,7 +76,8 @@ func (a *Agent) Adopt(s State) error {
 		a.inherited[id] = true
 	}
 	for _, service := range s.Services { // connections come from where they did, until the first Apply
-		if service.Protocol == lb.TCP && !a.inherited[service.ID] && service.Requests().Transparent == lb.On {
+		if service.Protocol == lb.TCP && !a.inherited[service.ID] &&
+			service.InForce(&a.LB.Defaults).Transparent == lb.On {
 			a.transparent[service.ID] = true
 		}
 	}

@@ -18,7 +18,8 @@ func (a *Agent) requestTransparency(plan *Plan) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
 		s := c.now.service
-		if s != nil && s.Protocol == lb.TCP && c.now.choice.Path == Userspace && s.Requests().Transparent == lb.On {
+		if s != nil && s.Protocol == lb.TCP && c.now.choice.Path == Userspace &&
+			s.InForce(&a.LB.Defaults).Transparent == lb.On {
 			a.transparent[c.id()] = true
 		} else {
 			delete(a.transparent, c.id())

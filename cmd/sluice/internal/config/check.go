@@ -83,14 +83,9 @@ var limits = map[string]limit{
 	"loops":                        {1, 1024, "1 to 1024"},
 	"outlier-consecutive-failures": {2, 1000, "2 to 1000"},
 	"outlier-base-ejection-time":   {int64(100 * time.Millisecond), int64(time.Hour), "100ms to 1h, like 30s"},
-	"outlier-max-ejection-time":    {0, int64(24 * time.Hour), "0 to 24h, like 5m"},
-	"outlier-max-ejection-jitter":  {0, int64(time.Hour), "0 to 1h"},
-	"outlier-interval":             {int64(100 * time.Millisecond), int64(time.Hour), "100ms to 1h, like 10s"},
 	"outlier-max-ejection-percent": {0, 100, "0 to 100"},
 	"outlier-panic-threshold":      {0, 100, "0 to 100"},
 	"outlier-failure-percentage":   {0, 100, "0 to 100"},
-	"outlier-minimum-hosts":        {2, 1000, "2 to 1000"},
-	"outlier-request-volume":       {1, math.MaxInt32, "1 or more"},
 	"max-service-share":            {1, 100, "1 to 100"},
 	"max-client-share":             {1, 100, "1 to 100"},
 	"access-log-sample":            {1, 1 << 30, "1 or more"},
@@ -140,9 +135,6 @@ func (s *settings) checkMode() {
 	if inUserspace && goruntime.GOOS == "windows" {
 		s.DataPath.Mode = ModeWinUserspace // as for kube-proxy until 1.25, which had nothing else by this name there
 	}
-	if s.flags.Changed("outlier-ejection") && s.DataPath.Outlier.Enabled {
-		s.DataPath.Policies.OutlierEjection = lb.On // more than the default: data path auto is to have it
-	}
 	s.DataPath.ServiceInterface = strings.TrimSpace(s.DataPath.ServiceInterface)
 	s.Process.WindowsService = d.WindowsRunAsService && goruntime.GOOS == "windows"
 	if d.WindowsRunAsService && !s.Process.WindowsService {
@@ -178,7 +170,7 @@ func (s *settings) checkMode() {
 	}
 	s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration
 	if _, err := lb.Algorithm(s.DataPath.Policies.Scheduler); err != nil { // as one of ipvs
-		s.reject("scheduler", "%w", err)
+		s.reject("default-policy", "scheduler: %w", err)
 	}
 }
 

@@ -184,12 +184,14 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Document.IPVS.Scheduler == "mh,mh-port" }},
 		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.Kernel.MinSyncPeriod == 0 && c.Node.Name == "node-1.example" }},
 		{"", func(c Config) bool { return c.DataPath.Policies == lb.Policies{} }},
-		{"--scheduler=mh,mh-port --slow-start=30s", func(c Config) bool {
+		{"--default-policy=scheduler=mh,mh-port --default-policy slow-start=30s", func(c Config) bool {
 			return c.DataPath.Policies == lb.Policies{Scheduler: "mh,mh-port", SlowStart: 30e9}
 		}},
-		{"--outlier-ejection", func(c Config) bool { return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.On} }},
-		{"--outlier-ejection=false", func(c Config) bool {
-			return c.DataPath.Policies == lb.Policies{} && !c.DataPath.Outlier.Enabled
+		{"--default-policy=outlier-ejection=true", func(c Config) bool {
+			return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.On}
+		}},
+		{"--default-policy outlier-ejection=false --default-policy transparent=true", func(c Config) bool {
+			return c.DataPath.Policies == lb.Policies{OutlierEjection: lb.Off, Transparent: lb.On}
 		}},
 		{"--auto-stabilization=1m", func(c Config) bool { return c.DataPath.Stabilization == time.Minute }},
 		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
@@ -211,7 +213,7 @@ func TestMistakes(t *testing.T) {
 		{"--loops x", `read flags: --loops "x": give a whole number`},
 		{"--kube-api-qps x", `read flags: --kube-api-qps "x": give a number`},
 		{"--profiling=maybe", `read flags: --profiling "maybe": give true or false`},
-		{"--idle-timeout 30", `read flags: --idle-timeout "30": give a duration from 100ms to 720h`},
+		{"--default-policy idle-timeout=30", `read flags: --default-policy "idle-timeout=30": idle-timeout: give a duration from 100ms to 720h`},
 		{"--page=yes", `--page "yes" is unknown: give auto, always or never`},
 		{"--service-proxy-name a!b", `--service-proxy-name "a!b": give a value that a label may have`},
 		{"--proxy-port-range 9-1", "--proxy-port-range is wrong: "},
@@ -273,12 +275,15 @@ func TestMistakes(t *testing.T) {
 		{"--metrics-service-families some", `--metrics-service-families "some" is unknown: give basic or all`},
 		{"--outlier-consecutive-failures 1", "--outlier-consecutive-failures 1: give 2 to 1000"},
 		{"--outlier-base-ejection-time 1ms", "--outlier-base-ejection-time 1ms: give 100ms to 1h, like 30s"},
-		{"--outlier-interval=-1s", "--outlier-interval"},
 		{"--outlier-max-ejection-percent 101", "--outlier-max-ejection-percent 101: give 0 to 100"},
 		{"--outlier-failure-percentage 101", "--outlier-failure-percentage"},
-		{"--outlier-request-volume 0", "--outlier-request-volume"},
-		{"--scheduler=sed", `--scheduler "sed" is no algorithm of user space: use one of rr, lc, `},
-		{"--slow-start 2h", "give a duration up to 1h, or 0 for none"},
+		{"--default-policy scheduler=sed", `scheduler: "sed" is no algorithm of user space: use one of rr, lc, `},
+		{"--default-policy slow-start=2h", "slow-start: give a duration up to 1h, or 0 for none"},
+		{"--default-policy slow-start", "give KEY=VALUE, like scheduler=lc"},
+		{"--default-policy schedular=lc", `there is no policy "schedular": did you mean scheduler?`},
+		{"--default-policy udp-idle-timeout=5s", "give --udp-timeout"},
+		{"--default-policy data-path=auto", "give --proxy-mode"},
+		{"--default-policy proxy-protocol=v2", "give the annotation sluice.io/proxy-protocol"},
 		{"--busy-poll 11ms", "--busy-poll 11ms: give 0 to 10ms"},
 		{"--busy-poll 1500ns", "whole microseconds"},
 		{"--sctp-engine tcp", "give auto, socket or packet"},

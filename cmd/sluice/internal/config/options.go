@@ -185,12 +185,12 @@ func (s *settings) dataPathGroups() []group {
 func (s *settings) balancingGroups() []group {
 	o := &s.DataPath.Outlier
 	return []group{
-		{"Policies of Services, in user space", s.policyOptions()},
+		{"Policies of Services", []option{
+			{"default-policy", "", defaultPolicy{&s.DataPath.Policies},
+				"policy `KEY=VALUE` of all Services, such as scheduler=lc or hold=30s; may be repeated. The " +
+					"annotation sluice.io/KEY of a Service takes precedence"},
+		}},
 		{"Outlier ejection, in user space", []option{
-			{"outlier-ejection", "", &o.Enabled,
-				"give no new connections to endpoints that fail in a row while other endpoints of the Service " +
-					"answer, until a trial connection succeeds. The annotation sluice.io/outlier-ejection of a " +
-					"Service takes precedence"},
 			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures,
 				"`NUMBER` of failures in a row that eject an endpoint, 2 or more. A failure is a dial that is " +
 					"refused, times out or finds no route, or a connection that is reset before the first byte"},
@@ -198,26 +198,14 @@ func (s *settings) balancingGroups() []group {
 				"`DURATION` of an ejection, multiplied by the number of ejections in a row. TCP endpoints are " +
 					"tried every second after 1/30 of it and return when they accept; others return when it is " +
 					"over"},
-			{"outlier-max-ejection-time", "", (*time.Duration)(&o.MaxEjectionTime),
-				"longest `DURATION` of an ejection"},
-			{"outlier-max-ejection-jitter", "", (*time.Duration)(&o.MaxEjectionJitter),
-				"`DURATION` up to which a random time makes an ejection longer"},
-			{"outlier-interval", "", (*time.Duration)(&o.Interval),
-				"`DURATION` without an ejection that lowers the number of ejections in a row by one. A reset " +
-					"or a missing reply counts once per client address and interval"},
 			{"outlier-max-ejection-percent", "", &o.MaxEjectionPercent,
 				"`PERCENT` of a Service's endpoints that may be ejected, 0 to 100; the last one never is"},
 			{"outlier-panic-threshold", "", &o.PanicThreshold,
 				"ignore ejections when fewer than this `PERCENT` of a client's endpoints are left, 0 to 100; " +
 					"0 ignores them only when all are ejected"},
 			{"outlier-failure-percentage", "", &o.FailurePercentage,
-				"`PERCENT` of failed connections in an --outlier-interval that ejects an endpoint, 0 to 100; " +
-					"0 counts failures in a row only"},
-			{"outlier-minimum-hosts", "", &o.FailureMinimumHosts,
-				"`NUMBER` of endpoints of a Service that need --outlier-request-volume connections in the " +
-					"interval before --outlier-failure-percentage applies"},
-			{"outlier-request-volume", "", &o.FailureRequestVolume,
-				"`NUMBER` of connections per endpoint and interval; see --outlier-minimum-hosts"},
+				"`PERCENT` of failed connections in 10 s that ejects an endpoint, 0 to 100. It applies while 5 " +
+					"endpoints of the Service have 50 connections each; 0 counts failures in a row only"},
 		}},
 	}
 }
@@ -278,7 +266,7 @@ func (s *settings) kernelGroups() []group {
 				"set nf_conntrack_tcp_be_liberal: TCP packets outside the window are not invalid"},
 			{"conntrack-accounting", "", &s.Kernel.Conntrack.Accounting,
 				"set nf_conntrack_acct and nf_conntrack_timestamp: the kernel counts packets and bytes of " +
-					"what it forwards and notes the times, for --access-log, sluice connections and sluice " +
+					"what it forwards and notes the times, for the access log, sluice connections and sluice " +
 					"services. false leaves both unchanged"},
 		}},
 	}
@@ -320,7 +308,7 @@ func (s *settings) otherGroups() []group {
 		{"Log", []option{
 			{"access-log-file", "", &s.AccessLog.File,
 				"`FILE` of the access log, - for standard output. It has a line for each connection and flow " +
-					"that --access-log or the annotation sluice.io/access-log selects. A renamed file is opened " +
+					"that the policy access-log selects. A renamed file is opened " +
 					"anew"},
 			{"access-log-format", "", &s.AccessLog.Format, "`FORMAT` of the access log: json, or tcplog, HAProxy's"},
 			{"access-log-sample", "", &s.AccessLog.Sample,

@@ -1,43 +1,42 @@
 package config
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// policyFlag is a policy for all Services that do not request another. It is a pflag.Value.
-type policyFlag struct {
-	policy *policies.Policy
-	all    *lb.Policies
-}
+// defaultPolicy is the value of --default-policy: what holds for Services that do not request otherwise. It is a
+// pflag.Value, and each use of the flag adds one policy.
+type defaultPolicy struct{ all *lb.Policies }
 
-// Set takes an empty value, as "$VAR" leaves it, for the default.
-func (f policyFlag) Set(value string) error {
+// Set takes an empty value, as "$VAR" leaves it, for none.
+func (d defaultPolicy) Set(value string) error {
 	if value == "" {
 		return nil
 	}
-	return f.policy.Set(f.all, value)
+	word, value, ok := strings.Cut(value, "=")
+	if !ok {
+		return fmt.Errorf("give KEY=VALUE, like scheduler=lc")
+	}
+	return policies.SetDefault(d.all, strings.TrimSpace(word), value)
 }
 
-func (f policyFlag) Type() string { return f.policy.Type() }
+// Type is how errors and reference pages name the value.
+func (d defaultPolicy) Type() string { return "KEY=VALUE" }
 
-func (f policyFlag) String() string {
-	if f.policy == nil { // pflag asks a zero value
+// String lists what is given.
+func (d defaultPolicy) String() string {
+	if d.all == nil { // pflag asks a zero value
 		return ""
 	}
-	if given := f.policy.Get(f.all); given != "" {
-		return given
-	}
-	return f.policy.Default
-}
-
-// policyOptions returns the flags that come from the table of policies.
-func (s *settings) policyOptions() (out []option) {
+	var given []string
 	for _, p := range policies.All() {
-		if p.Flag != "" && !p.OwnFlag {
-			out = append(out, option{p.Flag, p.Field, policyFlag{p, &s.DataPath.Policies},
-				p.Means + ". The annotation " + p.Annotation() + " of a Service takes precedence"})
+		if value := p.Get(d.all); value != "" {
+			given = append(given, p.Word+"="+value)
 		}
 	}
-	return out
+	return strings.Join(given, " ")
 }

@@ -24,7 +24,7 @@ func TestSettings(t *testing.T) {
 			{"healthz-bind-address", "healthzBindAddress", "0.0.0.0:9999", FromFlag},
 			{"metrics-bind-address", "metricsBindAddress", "127.0.0.1:10249", FromDefault},
 			{"hostname-override", "hostnameOverride", "n1", FromFlag}, {"manifests", "", "[/m]", FromFlag},
-			{"connect-timeout", "", "250ms", FromDefault}}},
+			{"default-policy", "", "", FromDefault}}},
 		{[]string{"--config=" + file, "--manifests=/m", "--iptables-min-sync-period=5s", "--hostname-override=n1"},
 			[]Setting{
 				{"proxy-mode", "mode", "iptables", FromFile}, {"iptables-sync-period", "iptables.syncPeriod", "30s",

@@ -124,8 +124,8 @@ func TestAccessLog(t *testing.T) {
 	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":5353"))
 	annotated("dns", lab.DNSAddr, "UDP", "sluice.io/udp-idle-timeout: 300ms", 5353, l.Pods[0])
 	socket := filepath.Join(t.TempDir(), "socket")
-	args := []string{"--handover-socket", socket, "--access-log", "all", "--access-log-file", a.path,
-		"--outlier-ejection=false", "--metrics-histograms=1"}
+	args := []string{"--handover-socket", socket, "--default-policy", "access-log=all", "--access-log-file", a.path,
+		"--default-policy=outlier-ejection=false", "--metrics-histograms=1"}
 	l.Start(args...)
 	open := func(address string) *testbed.Talker {
 		t.Helper()

@@ -78,7 +78,7 @@ func TestNumbersAgree(t *testing.T) {
 	l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}
 	l.ServeEcho()
 	log := filepath.Join(t.TempDir(), "access.log")
-	args := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--access-log", "all",
+	args := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--default-policy", "access-log=all",
 		"--access-log-file", log, "--metrics-histograms=1"}
 	l.Start(args...)
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
@@ -258,7 +258,7 @@ func TestFlowsAgree(t *testing.T) {
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
 		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	log := filepath.Join(t.TempDir(), "access.log")
-	args := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--access-log", "all",
+	args := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--default-policy", "access-log=all",
 		"--access-log-file", log, "--udp-timeout", "10m"}
 	l.Start(args...)
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })

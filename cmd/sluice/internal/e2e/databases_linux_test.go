@@ -187,11 +187,11 @@ func TestPostgreSQL(t *testing.T) {
 	}
 
 	// Ten clients are at the primary, which changes.
-	change := func(drain string, from, to *testbed.Host) (took time.Duration) {
-		primary("sluice.io/drain: '"+drain+"'", from)
+	change := func(removed string, from, to *testbed.Host) (took time.Duration) {
+		primary("sluice.io/on-endpoint-removed: "+removed, from)
 		clients := p.bench("10.96.0.54", "-n", "-S", "-R", "50", "-c", "10", "-T", "300")
 		l.Eventually("they are at the primary", func() bool { return p.clients(from) == "10" })
-		primary("sluice.io/drain: '"+drain+"'", to)
+		primary("sluice.io/on-endpoint-removed: "+removed, to)
 		start := time.Now()
 		<-clients.Done() // all have been reset
 		took = time.Since(start)
@@ -205,11 +205,11 @@ func TestPostgreSQL(t *testing.T) {
 		return took
 	}
 	took := change("reset", one, two)
-	if t.Logf("drain reset: the last client was reset after %v", took); took > 4*time.Second {
+	if t.Logf("reset: the last client was reset after %v", took); took > 4*time.Second {
 		t.Error("that is too late")
 	}
-	took = change("drain:5s", two, one)
-	if t.Logf("drain:5s: the last client was reset after %v", took); took < 5*time.Second {
+	took = change("reset-after:5s", two, one)
+	if t.Logf("reset-after:5s: the last client was reset after %v", took); took < 5*time.Second {
 		t.Error("that is too soon")
 	}
 

@@ -76,7 +76,7 @@ func prepareKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 	l.Mode = mode
 	k := &kernelSeen{looker{l, filepath.Join(run, "api.sock")}, accessLog{l, filepath.Join(t.TempDir(), "access.log")},
 		mode, nil}
-	k.args = append([]string{"--handover-socket", filepath.Join(run, "handover.sock"), "--access-log", "all",
+	k.args = append([]string{"--handover-socket", filepath.Join(run, "handover.sock"), "--default-policy", "access-log=all",
 		"--access-log-file", k.log.path}, args...)
 	testbed.Check(t, os.WriteFile(k.log.path, nil, 0o640))
 	l.Node.Run(t, "iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT") // loads it

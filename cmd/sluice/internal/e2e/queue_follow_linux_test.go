@@ -25,7 +25,7 @@ func TestQueueFollows(t *testing.T) {
 			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...))
 	}
 	web(l.Pods[:2]...)
-	flags := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--scheduler", "lc",
+	flags := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--default-policy", "scheduler=lc",
 		"--conntrack-accounting"}
 	l.Start(flags...)
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })

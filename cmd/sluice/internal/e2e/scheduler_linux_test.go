@@ -172,8 +172,8 @@ func TestWeights(t *testing.T) {
 // harmless are policies that do not concern what TestChangesUnderLoad's clients do.
 var harmless = []string{
 	"max-endpoint-connections: '64'", "max-connections: '1000'", "hold: 10s", "max-client-connections: '1000'",
-	"idle-timeout: 1h", "max-client-connection-rate: '1000000'", "max-connection-duration: 1h", "drain: reset",
-	"client-half-close-timeout: 1h", "server-half-close-timeout: 1h", "tcp-keepalive-idle: 60s", "transparent: 'true'",
+	"idle-timeout: 1h", "max-client-connection-rate: '1000000'", "max-connection-duration: 1h", "on-endpoint-removed: reset",
+	"half-close-timeout: 1h", "tcp-keepalive: 60s", "transparent: 'true'",
 	"tcp-user-timeout: 1m", "connect-timeout: 5s", "connect-attempts: '8'", "slow-start: 1s",
 	"outlier-ejection: 'false'",
 }

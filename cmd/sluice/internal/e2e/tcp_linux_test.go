@@ -155,7 +155,7 @@ func TestStalledReader(t *testing.T) {
 func TestDeadEndpoint(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	servers := l.ServeWeb()
-	l.Start("--outlier-ejection=false") // else it has five turns
+	l.Start("--default-policy=outlier-ejection=false") // else it has five turns
 	testbed.Check(t, l.Pods[1].Blackhole(true))
 	const n = 30
 	var longest time.Duration

@@ -16,7 +16,6 @@ type kind interface {
 	set(p *lb.Policies, value string) error
 	get(p *lb.Policies) string
 	values() string
-	name() string // of the type of a flag
 }
 
 // duration is one of least to most; 0, where there is off, is none.
@@ -175,48 +174,124 @@ func (k text) set(p *lb.Policies, value string) error {
 func (k text) get(p *lb.Policies) string { return *k.at(p) }
 func (k text) values() string            { return k.what }
 
-// drain is what becomes of connections whose endpoint has left.
-type drain struct{}
+// removal is what happens to connections when their endpoint leaves the Service.
+type removal struct{}
 
-// Values of lb.Policies.Drain, besides durations.
+// Values of lb.Policies.OnEndpointRemoved, besides durations.
 const (
-	forGood = -1
-	atOnce  = 1
+	keep     = -1
+	resetNow = 1
 )
 
-func (k drain) set(p *lb.Policies, value string) error {
+func (k removal) set(p *lb.Policies, value string) error {
 	what, after, timed := strings.Cut(strings.TrimSpace(value), ":")
 	d, err := time.ParseDuration(after)
 	switch {
-	case value == "drain":
-		p.Drain = forGood
-	case value == "reset":
-		p.Drain = atOnce
-	case what == "drain" && timed && err == nil && d > 0 && d <= month:
-		p.Drain = int64(d)
+	case what == "keep" && !timed:
+		p.OnEndpointRemoved = keep
+	case what == "reset" && !timed:
+		p.OnEndpointRemoved = resetNow
+	case what == "reset-after" && err == nil && d > 0 && d <= month:
+		p.OnEndpointRemoved = int64(d)
 	default:
-		return fmt.Errorf("give %s%s", k.values(), meant(what, []string{"drain", "reset"}))
+		return fmt.Errorf("give %s%s", k.values(), meant(what, []string{"keep", "reset", "reset-after"}))
 	}
 	return nil
 }
 
-func (drain) get(p *lb.Policies) string {
-	switch {
-	case p.Drain == 0:
+func (removal) get(p *lb.Policies) string {
+	switch d := p.OnEndpointRemoved; {
+	case d == 0:
 		return ""
-	case p.Drain < 0:
-		return "drain"
-	case p.Drain == atOnce:
+	case d < 0:
+		return "keep"
+	case d == resetNow:
 		return "reset"
+	default:
+		return "reset-after:" + time.Duration(d).String()
 	}
-	return "drain:" + time.Duration(p.Drain).String()
 }
 
-func (drain) values() string { return "drain, reset, or drain: and a duration up to " + round(month) }
+func (removal) values() string {
+	return "keep, reset, or reset-after:DURATION up to " + round(month) + ", like reset-after:30s"
+}
 
-func (drain) name() string    { return "string" }
-func (duration) name() string { return "duration" }
-func (count) name() string    { return "int" }
-func (toggle) name() string   { return "bool" }
-func (word) name() string     { return "string" }
-func (text) name() string     { return "string" }
+// age is how old a connection may get, and the percent by which chance shortens that.
+type age struct{ duration }
+
+func (k age) set(p *lb.Policies, value string) error {
+	after, jitter, given := strings.Cut(value, "/")
+	percent := int64(-1)
+	if given {
+		number, ok := strings.CutSuffix(strings.TrimSpace(jitter), "%")
+		n, err := strconv.ParseInt(number, 10, 32)
+		if !ok || err != nil || n < 1 || n > 100 {
+			return fmt.Errorf("give %s", k.values())
+		}
+		percent = n
+	}
+	if k.duration.set(p, after) != nil {
+		return fmt.Errorf("give %s", k.values())
+	}
+	p.MaxConnectionJitter = int32(percent)
+	return nil
+}
+
+func (k age) get(p *lb.Policies) string {
+	d := k.duration.get(p)
+	if d != "" && p.MaxConnectionJitter > 0 {
+		return fmt.Sprintf("%s/%d%%", d, p.MaxConnectionJitter)
+	}
+	return d
+}
+
+func (k age) values() string { return k.duration.values() + "; with a jitter from 1% to 100%: 1h/10%" }
+
+// keepalive is when the kernel probes a connection, how often, and how many probes end it.
+type keepalive struct{}
+
+func (k keepalive) set(p *lb.Policies, value string) error {
+	parts := strings.Split(value, "/")
+	var times [2]int64
+	var probes int64
+	for i, part := range parts {
+		part = strings.TrimSpace(part)
+		d, err := time.ParseDuration(part)
+		if i == len(times) {
+			if probes, err = strconv.ParseInt(part, 10, 32); probes < 1 || probes > 127 {
+				err = strconv.ErrRange
+			}
+		} else if i > len(times) || d < time.Second || d > longestKeepalive {
+			err = strconv.ErrRange
+		} else {
+			times[i] = int64(d)
+		}
+		if err != nil {
+			return fmt.Errorf("give %s", k.values())
+		}
+	}
+	p.KeepaliveIdle, p.KeepaliveInterval, p.KeepaliveProbes = times[0], times[1], int32(probes)
+	return nil
+}
+
+func (keepalive) get(p *lb.Policies) string {
+	if p.KeepaliveIdle == 0 {
+		return ""
+	}
+	out := time.Duration(p.KeepaliveIdle).String()
+	if p.KeepaliveInterval != 0 {
+		out += "/" + time.Duration(p.KeepaliveInterval).String()
+	}
+	if p.KeepaliveProbes != 0 {
+		out += "/" + strconv.Itoa(int(p.KeepaliveProbes))
+	}
+	return out
+}
+
+// longestKeepalive is Linux' MAX_TCP_KEEPIDLE and MAX_TCP_KEEPINTVL (include/net/tcp.h).
+const longestKeepalive = 32767 * time.Second
+
+func (keepalive) values() string {
+	return "IDLE, IDLE/INTERVAL or IDLE/INTERVAL/PROBES: durations from 1s to " + round(longestKeepalive) +
+		" and a number from 1 to 127, like 15s/15s/9"
+}

@@ -18,9 +18,8 @@ type Policy struct {
 	Word    string // the annotation is Prefix + Word
 	Means   string // the word in backquotes stands for the value
 	Default string // what holds if nothing is given
-	Flag    string // that gives the default for all Services; empty: there is none
-	Field   string // of the configuration file that the flag stands for; empty: none
-	OwnFlag bool   // the flag is an option of its own; else it is made from this row
+	Flag    string // of kube-proxy that gives the default for all Services; empty: --default-policy does
+	Own     bool   // each Service has to request it itself: there is no default for all
 	Kernel  string // the kernel's data paths that have it, in words; empty: none
 
 	// Binds says that a Service that requests it is served in user space, whatever the mode is: it cannot do without.
@@ -62,8 +61,16 @@ func (p *Policy) Annotation() string { return Prefix + p.Word }
 // Values returns what can be given, in words.
 func (p *Policy) Values() string { return p.kind.values() }
 
-// Type returns that of the flag.
-func (p *Policy) Type() string { return p.kind.name() }
+// ForAll returns the flag that gives the default for all Services; empty: there is none.
+func (p *Policy) ForAll() string {
+	switch {
+	case p.Own:
+		return ""
+	case p.Flag != "":
+		return "--" + p.Flag
+	}
+	return "--default-policy " + p.Word + "=VALUE"
+}
 
 // Set reads a value. After an error nothing has changed.
 func (p *Policy) Set(to *lb.Policies, value string) error { return p.kind.set(to, value) }
@@ -150,6 +157,29 @@ func Misspelt(name string) string {
 		return ""
 	}
 	return word
+}
+
+// SetDefault reads what holds for all Services that do not request otherwise.
+func SetDefault(to *lb.Policies, word, value string) error {
+	p := Find(word)
+	switch {
+	case p == nil:
+		var free []string
+		for _, p := range table {
+			if !p.Own && p.Flag == "" {
+				free = append(free, p.Word)
+			}
+		}
+		return fmt.Errorf("there is no policy %q%s", word, meant(word, free))
+	case p.Own:
+		return fmt.Errorf("%s is for single Services: give the annotation %s", word, p.Annotation())
+	case p.Flag != "":
+		return fmt.Errorf("%s has a flag of its own: give --%s", word, p.Flag)
+	}
+	if err := p.Set(to, value); err != nil {
+		return fmt.Errorf("%s: %w", word, err)
+	}
+	return nil
 }
 
 // ReadSlice returns the annotations of an EndpointSlice that are of no use; badWeight says that its weight is none.

@@ -51,9 +51,9 @@ func TestPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(intro, "'", "`"))
 	for _, p := range All() {
-		flag := ""
-		if p.Flag != "" {
-			flag = "`--" + p.Flag + "`"
+		flag := p.ForAll()
+		if flag != "" {
+			flag = "`" + flag + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Annotation(), p.Values(), p.Default, flag, p.Kernel,
 			strings.ReplaceAll(p.Means, "`", ""))
@@ -83,18 +83,14 @@ var samples = map[string][2]string{
 	"max-client-connections":     {"10", "2147483648"},
 	"max-client-connection-rate": {"100", "1000001"},
 
-	"drain":                          {"drain:5s", "drain:-5s"},
+	"on-endpoint-removed":     {"reset-after:5s", "reset-after:-5s"},
 	"connect-timeout":                {"1s", "0"},
 	"connect-attempts":               {"8", "9"},
 	"idle-timeout":                   {"1h0m0s", "1ms"},
 	"udp-idle-timeout":               {"5s", "0"},
-	"max-connection-duration":        {"1h0m0s", "forever"},
-	"max-connection-duration-jitter": {"10", "101"},
-	"client-half-close-timeout":      {"30s", "-1s"},
-	"server-half-close-timeout":      {"30s", "-1s"},
-	"tcp-keepalive-idle":             {"1m0s", "10h"},
-	"tcp-keepalive-interval":         {"10s", "1ms"},
-	"tcp-keepalive-probes":           {"5", "0"},
+	"max-connection-duration": {"1h0m0s/10%", "1h/101%"},
+	"half-close-timeout":      {"30s", "-1s"},
+	"tcp-keepalive":           {"1m0s/10s/5", "1m/10s/0"},
 	"tcp-user-timeout":               {"30s", "1ms"},
 }
 
@@ -104,8 +100,8 @@ func TestTable(t *testing.T) {
 	fields := make(map[string]string)
 	for _, p := range All() {
 		sample, ok := samples[p.Word]
-		if !ok || p.Means == "" || p.OwnFlag && p.Flag == "" || Find(p.Word) != p {
-			t.Errorf("%s: no sample, meaning or flag, or there are two: %+v", p.Word, p)
+		if !ok || p.Means == "" || Find(p.Word) != p {
+			t.Errorf("%s: no sample or meaning, or there are two: %+v", p.Word, p)
 			continue
 		}
 		var of lb.Policies
@@ -151,8 +147,19 @@ func TestRead(t *testing.T) {
 		{map[string]string{"data-path": "ip-tables"}, lb.Policies{}, "did you mean iptables?"},
 		{map[string]string{"scheduler": "maglve"}, lb.Policies{}, "did you mean maglev?"},
 		{map[string]string{"scheduler": "sed"}, lb.Policies{Scheduler: "sed"}, ""}, // of ipvs
-		{map[string]string{"drain": "rest"}, lb.Policies{}, "did you mean reset?"},
-		{map[string]string{"drain": "reset", "idle-timeout": "0"}, lb.Policies{Drain: 1, IdleTimeout: -1}, ""},
+		{map[string]string{"on-endpoint-removed": "rest"}, lb.Policies{}, "did you mean reset?"},
+		{map[string]string{"on-endpoint-removed": "reset:5s"}, lb.Policies{}, "like reset-after:30s"},
+		{map[string]string{"on-endpoint-removed": "keep"}, lb.Policies{OnEndpointRemoved: -1}, ""},
+		{map[string]string{"on-endpoint-removed": "reset", "idle-timeout": "0"},
+			lb.Policies{OnEndpointRemoved: 1, IdleTimeout: -1}, ""},
+		{map[string]string{"max-connection-duration": "1h"},
+			lb.Policies{MaxConnectionDuration: 3600e9, MaxConnectionJitter: -1}, ""},
+		{map[string]string{"max-connection-duration": "1h/10"}, lb.Policies{}, "1h/10%"},
+		{map[string]string{"max-connection-duration": "year/10%"}, lb.Policies{}, "1h/10%"},
+		{map[string]string{"tcp-keepalive": "30s"}, lb.Policies{KeepaliveIdle: 30e9}, ""},
+		{map[string]string{"tcp-keepalive": "30s / 5s"}, lb.Policies{KeepaliveIdle: 30e9, KeepaliveInterval: 5e9}, ""},
+		{map[string]string{"tcp-keepalive": "30s//9"}, lb.Policies{}, "like 15s/15s/9"},
+		{map[string]string{"tcp-keepalive": "30s/5s/9/1"}, lb.Policies{}, "like 15s/15s/9"},
 		{map[string]string{"something-else": "1"}, lb.Policies{}, "see docs/policies.md"},
 		{map[string]string{"weight": "1"}, lb.Policies{}, "for EndpointSlices"},
 		{map[string]string{"slow-start": "90m"}, lb.Policies{}, `"90m": give a duration up to 1h, or 0 for none`},
@@ -343,7 +350,7 @@ func TestOfUse(t *testing.T) {
 		{lb.UDP, lb.Policies{UDPIdleTimeout: 1e9, Hold: 1e9}, "hold udp-idle-timeout"},
 		{lb.TCP, lb.Policies{UDPIdleTimeout: 1e9, Hold: 1e9}, "hold"},
 		{lb.SCTP, lb.Policies{KeepaliveIdle: 1e9, HoldConnections: 5}, ""},
-		{lb.TCP, lb.Policies{QueueTimeout: 1e9, MaxConnectionJitter: 5}, ""},
+		{lb.TCP, lb.Policies{QueueTimeout: 1e9}, ""},
 		{lb.TCP, lb.Policies{QueueTimeout: 1e9, MaxEndpointConnections: 5}, "max-endpoint-connections queue-timeout"},
 		{lb.TCP, lb.Policies{QueueTimeout: 1e9, MaxEndpointConnections: -1}, ""},
 	} {
@@ -359,14 +366,14 @@ func TestOfUse(t *testing.T) {
 
 // TestMisspelt: an annotation of ours whose prefix is not quite so is named, and those of others are not.
 func TestMisspelt(t *testing.T) {
-	for name, want := range map[string]string{"sluice/drain": "drain", "slucie.io/drain": "drain",
-		"sluice.dev/scheduler": "scheduler", "haproxy.org/scheduler": "", "sluice/other": "", "drain": ""} {
+	for name, want := range map[string]string{"sluice/hold": "hold", "slucie.io/hold": "hold",
+		"sluice.dev/scheduler": "scheduler", "haproxy.org/scheduler": "", "sluice/other": "", "hold": ""} {
 		if got := Misspelt(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	_, ignored := Read(map[string]string{"sluice/drain": "reset"}, nil)
-	if len(ignored) != 1 || ignored[0].Error() != `"reset": did you mean sluice.io/drain?` {
+	_, ignored := Read(map[string]string{"sluice/hold": "30s"}, nil)
+	if len(ignored) != 1 || ignored[0].Error() != `"30s": did you mean sluice.io/hold?` {
 		t.Errorf("ignored %v", ignored)
 	}
 }

@@ -27,7 +27,7 @@ var (
 // table is what there is. A policy is a field of lb.Policies and a row here.
 var table = []*Policy{
 	{
-		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode", Field: "mode", OwnFlag: true,
+		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode",
 		Means: "`PATH` that forwards the Service; auto chooses the cheapest path that has all the policies of the " +
 			"Service",
 		Kernel: "all",
@@ -35,7 +35,7 @@ var table = []*Policy{
 		lacks:  has,
 	},
 	{
-		Word: "scheduler", Default: "rr", Flag: "scheduler",
+		Word: "scheduler", Default: "rr",
 		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of " +
 			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev. A hash includes the " +
 			"client's port with sh-port or mh-port after a comma",
@@ -45,21 +45,21 @@ var table = []*Policy{
 		lacks: lacksScheduler,
 	},
 	{
-		Word: "slow-start", Default: "0s", Flag: "slow-start",
+		Word: "slow-start", Default: "0s",
 		Means:   "Ramp up new endpoints over this `DURATION`, from 10 % of their share; 0 disables",
 		Kernel:  "queue",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.SlowStart }, time.Nanosecond, time.Hour, true},
 		without: []string{"0s"}, lacks: chosen,
 	},
 	{
-		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
+		Word: "outlier-ejection", Default: "true",
 		Means:   "Whether an endpoint that fails several times in a row gets no new connections for a while",
 		Kernel:  "queue",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.OutlierEjection }},
 		without: []string{"false"}, lacks: chosen,
 	},
 	{
-		Word: readinessProbe, Kernel: "all",
+		Word: readinessProbe, Own: true, Kernel: "all",
 		Means: "`PROBE` of endpoints, written as a container's readinessProbe in JSON or YAML: tcpSocket, httpGet, " +
 			"grpc, dns: {name: cluster.local} or udp: {send: ping, expect: pong}",
 		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
@@ -74,19 +74,19 @@ var table = []*Policy{
 		lacks: chosen,
 	},
 	{
-		Word: "hold", Keeps: true, Default: "0s", Flag: "hold",
+		Word: "hold", Keeps: true, Default: "0s",
 		Means: "`DURATION` for which clients wait while no endpoint is ready; 0 refuses them immediately. A client " +
 			"that closes or half-closes its connection gives its place back",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
 		without: []string{"0s"},
 	},
 	{
-		Word: "hold-connections", With: "hold", Default: "1024", Flag: "hold-connections",
+		Word: "hold-connections", With: "hold", Default: "1024",
 		Means: "`NUMBER` of clients per Service port that can wait on this node; further clients are refused",
 		kind:  count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
 	},
 	{
-		Word: endpointLimit, Of: streams, Keeps: true, Default: "0", Flag: "max-endpoint-connections",
+		Word: endpointLimit, Of: streams, Keeps: true, Default: "0",
 		Means: "`NUMBER` of TCP or SCTP connections that a Service port has at one endpoint, from this node; 0 is " +
 			"no limit. A client beyond the limit gets another endpoint, also with affinity. If no endpoint has " +
 			"room, the client waits in a queue",
@@ -95,26 +95,25 @@ var table = []*Policy{
 	},
 	{
 		Word: "max-pending-connections", Of: streams, With: endpointLimit, Default: "1024",
-		Flag: "max-pending-connections",
 		Means: "`NUMBER` of clients per Service port that wait in the queue on this node, first come, first served. " +
 			"Further clients are reset; 0 disables the queue",
 		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
 	},
 	{
-		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s", Flag: "queue-timeout",
+		Word: "queue-timeout", Of: streams, With: endpointLimit, Default: "5s",
 		Means: "`DURATION` that a client waits in the queue before it is reset. A client that leaves gives its " +
 			"place back; a half-close counts as leaving on Linux only",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
 	},
 	{
-		Word: "max-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-connections",
+		Word: "max-connections", Of: streams, Keeps: true, Default: "0",
 		Means: "`NUMBER` of TCP or SCTP connections to a Service port on this node and in one address family, " +
 			"waiting clients included. Further clients are reset; 0 is no limit",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnections }, 1, maxLimit, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
-		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connections",
+		Word: "max-client-connections", Of: streams, Keeps: true, Default: "0",
 		Means: "`NUMBER` of TCP or SCTP connections that one client has to a Service port on this node. A client is " +
 			"one IPv4 address or one IPv6 /64. Further connections are reset; 0 is no limit. Connections that are " +
 			"older than the limit do not count",
@@ -122,7 +121,7 @@ var table = []*Policy{
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
-		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0", Flag: "max-client-connection-rate",
+		Word: "max-client-connection-rate", Of: streams, Keeps: true, Default: "0",
 		Means: "`NUMBER` of TCP or SCTP connections per second that one client opens to a Service port on this " +
 			"node. A client is one IPv4 address or one IPv6 /64. The burst is one second's worth. Further " +
 			"connections are reset; 0 is no limit",
@@ -137,7 +136,7 @@ var table = []*Policy{
 		without: []string{"false"}, lacks: has, misses: missesTransparent,
 	},
 	{
-		Word: "proxy-protocol", Default: "none", Binds: true,
+		Word: "proxy-protocol", Own: true, Default: "none", Binds: true,
 		Means: "`VERSION` of the PROXY protocol that tells endpoints the client's address and the asked address: a " +
 			"header before the first byte of a TCP connection, or v2 before each UDP datagram. It keeps the Service " +
 			"in user space; SCTP has none",
@@ -145,7 +144,7 @@ var table = []*Policy{
 		misses: missesProxy,
 	},
 	{
-		Word: "access-log", Default: "off", Flag: "access-log", Kernel: "what conntrack knows",
+		Word: "access-log", Default: "off", Kernel: "what conntrack knows",
 		Means: "`WHICH` connections, associations and flows are logged when they end: off, errors, or all. See " +
 			"--access-log-file; for the kernel's paths see --conntrack-accounting",
 		kind:   word{func(p *lb.Policies) *string { return &p.AccessLog }, []string{"off", "errors", "all"}},
@@ -153,16 +152,17 @@ var table = []*Policy{
 		misses: missesLoops,
 	},
 	{
-		Word: "drain", Of: streams, Keeps: true, Default: "drain", Flag: "drain",
+		Word: "on-endpoint-removed", Of: streams, Keeps: true, Default: "keep",
 		Means: "`WHAT` happens to TCP and SCTP connections when their endpoint leaves the Service, or terminates " +
-			"and no longer serves: drain keeps them, reset resets them, drain:30s resets them after that time. UDP " +
-			"flows always move to another endpoint. An endpoint has left after 0.5 s, or 1 s if no other is ready, " +
-			"and never while all Services are without endpoints. A deleted Service keeps its policy",
-		kind: drain{}, without: []string{"drain"},
+			"and no longer serves: keep lets them end on their own, reset resets them, reset-after:30s resets them " +
+			"after that time. UDP flows always move to another endpoint. An endpoint has left after 0.5 s, or 1 s " +
+			"if no other is ready, and never while all Services are without endpoints. A deleted Service keeps its " +
+			"policy",
+		kind: removal{}, without: []string{"keep"},
 		misses: missesLoops,
 	},
 	{
-		Word: "connect-timeout", Of: streams, Keeps: true, Default: "250ms", Flag: "connect-timeout",
+		Word: "connect-timeout", Of: streams, Keeps: true, Default: "250ms",
 		Means: "`DURATION` of the first attempt to connect to an endpoint (TCP, SCTP). Each further attempt has " +
 			"twice as long, at most 1m",
 		Kernel: "queue",
@@ -170,7 +170,7 @@ var table = []*Policy{
 			false}, lacks: chosen,
 	},
 	{
-		Word: "connect-attempts", Of: streams, Keeps: true, Default: "4", Flag: "connect-attempts",
+		Word: "connect-attempts", Of: streams, Keeps: true, Default: "4",
 		Means:  "`NUMBER` of attempts to connect a client (TCP, SCTP), each at another endpoint if there is one",
 		Kernel: "queue",
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
@@ -183,7 +183,7 @@ var table = []*Policy{
 		without: []string{"false"},
 	},
 	{
-		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "idle-timeout",
+		Word: "idle-timeout", Of: streams, Keeps: true, Default: "0s",
 		Means: "Reset a TCP or SCTP connection after this `DURATION` without a byte in either direction, at most an " +
 			"eighth later; 0 disables",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
@@ -191,69 +191,40 @@ var table = []*Policy{
 		misses:  missesLoops,
 	},
 	{
-		Word: "udp-idle-timeout", Of: datagrams, Keeps: true, Flag: "udp-timeout", OwnFlag: true,
-		Field: "udpIdleTimeout", Default: "30s, and 120s after more than one exchange",
-		Means: "Expire an idle UDP flow after this `DURATION`; its client may get another endpoint then",
-		kind:  duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
+		Word: "udp-idle-timeout", Of: datagrams, Keeps: true, Flag: "udp-timeout",
+		Default: "30s, and 120s after more than one exchange",
+		Means:   "Expire an idle UDP flow after this `DURATION`; its client may get another endpoint then",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
 	},
 	{
-		Word: "max-connection-duration", Of: streams, Keeps: true, Default: "0s", Flag: "max-connection-duration",
-		Means: "Reset a TCP or SCTP connection after this `DURATION`; 0 disables",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
+		Word: "max-connection-duration", Of: streams, Keeps: true, Default: "0s",
+		Means: "Reset a TCP or SCTP connection after this `DURATION`; 0 disables. A jitter, as in 1h/10%, shortens " +
+			"it at random for each connection, by at most that percentage, so that clients do not all return " +
+			"together",
+		kind: age{duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond,
+			month, true}},
+		without: []string{"0s"},
+		misses:  missesLoops,
+	},
+	{
+		Word: "half-close-timeout", Of: streams, Keeps: true, Default: "0s",
+		Means: "Reset a connection this `DURATION` after its client or its endpoint has ended its stream, while the " +
+			"other side goes on. Each byte starts the time anew; 0 disables",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.HalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
 		misses:  missesLoops,
 	},
 	{
-		Word: "max-connection-duration-jitter", Of: streams, With: "max-connection-duration", Default: "0",
-		Flag: "max-connection-duration-jitter",
-		Means: "`PERCENT` by which max-connection-duration is shortened at random for each connection, so that " +
-			"clients do not all return together",
-		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
-		without: []string{"0"},
-	},
-	{
-		Word: "client-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "client-half-close-timeout",
-		Means: "Reset a connection this `DURATION` after its client has ended its stream. Each byte starts the time " +
-			"anew; 0 disables",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
-			true},
-		without: []string{"0s"},
-		misses:  missesLoops,
-	},
-	{
-		Word: "server-half-close-timeout", Of: streams, Keeps: true, Default: "0s", Flag: "server-half-close-timeout",
-		Means: "Reset a connection this `DURATION` after its endpoint has ended its stream. Each byte starts the " +
-			"time anew; 0 disables",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
-			true},
-		without: []string{"0s"},
-		misses:  missesLoops,
-	},
-	{
-		Word: "tcp-keepalive-idle", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-idle",
-		Means: "`DURATION` in whole seconds without a byte before the kernel probes both ends of a connection. " +
-			"Connections younger than 1s get no probes",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
-			false},
+		Word: "tcp-keepalive", Of: tcpOnly, Keeps: true, Default: "15s/15s, and net.ipv4.tcp_keepalive_probes",
+		Means: "`IDLE/INTERVAL/PROBES` of the kernel's keep-alive probes towards both ends of a connection: the time " +
+			"without a byte before the first probe, the time between two, and how many unanswered ones end the " +
+			"connection. What is left out stays the default. Connections younger than 1s get no probes",
+		kind:   keepalive{},
 		misses: missesLoops,
 	},
 	{
-		Word: "tcp-keepalive-interval", Of: tcpOnly, Keeps: true, Default: "15s", Flag: "tcp-keepalive-interval",
-		Means: "`DURATION` in whole seconds between two keep-alive probes",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
-			false},
-		misses: missesLoops,
-	},
-	{
-		Word: "tcp-keepalive-probes", Of: tcpOnly, Keeps: true, Flag: "tcp-keepalive-probes",
-		Default: "that of net.ipv4.tcp_keepalive_probes",
-		Means:   "`NUMBER` of unanswered keep-alive probes that end a connection",
-		kind:    count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
-		misses:  missesLoops,
-	},
-	{
-		Word: "tcp-user-timeout", Of: tcpOnly, Keeps: true, Default: "0s", Flag: "tcp-user-timeout",
+		Word: "tcp-user-timeout", Of: tcpOnly, Keeps: true, Default: "0s",
 		Means: "Reset a connection when bytes stay unacknowledged for this `DURATION` (TCP_USER_TIMEOUT); 0 uses " +
 			"the kernel's limit",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},

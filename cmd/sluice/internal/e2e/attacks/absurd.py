@@ -2,7 +2,7 @@
 from services import *
 lab = Lab2(); lab.pods(tcp=[8080])
 V = ["NaN", "-1", "1e999", "9223372036854775807s", "99999999h", "0x10", "", " ", "\u0661\u0662", "１２", "\u202e5s", "5s\u0000".replace("\u0000", ""), "1s1s1s" * 1000, "x" * 1000, "true false", "5s\nfoo: bar", "{", "+5", "5_0", "1.5", "Infinity", "2562047h47m16.854775807s", "-0", "00000000000000000000005"]
-W = "scheduler slow-start outlier-ejection readiness-probe udp-responses hold hold-connections max-endpoint-connections max-pending-connections queue-timeout max-connections max-client-connections max-client-connection-rate transparent proxy-protocol access-log drain connect-timeout connect-attempts retry-refused idle-timeout udp-idle-timeout max-connection-duration max-connection-duration-jitter client-half-close-timeout server-half-close-timeout tcp-keepalive-idle tcp-keepalive-interval tcp-keepalive-probes tcp-user-timeout data-path no-such-word".split()
+W = "scheduler slow-start outlier-ejection readiness-probe udp-responses hold hold-connections max-endpoint-connections max-pending-connections queue-timeout max-connections max-client-connections max-client-connection-rate transparent proxy-protocol access-log on-endpoint-removed connect-timeout connect-attempts retry-refused idle-timeout udp-idle-timeout max-connection-duration half-close-timeout tcp-keepalive tcp-user-timeout data-path no-such-word".split()
 m = svc("web", "10.96.0.10", 80, ["10.77.2.11"], 8080); n = 0
 for i, v in enumerate(V):
     m += asvc(f"v{i}", f"10.96.1.{i + 1}", 80, ["10.77.2.11"], 8080, ann={w: v for w in W}); n += 1

@@ -28,7 +28,7 @@ var asks = [][2]string{
 	{"sluice.io/hold: 5s", "sluice.io/hold: 5s"},
 	{"", ""},
 	{"sluice.io/max-connections: \"1000\"", "sluice.io/scheduler: maglev"},
-	{"sluice.io/drain: \"drain:1h\"", "sluice.io/udp-idle-timeout: 1m"},
+	{"sluice.io/on-endpoint-removed: reset-after:1h", "sluice.io/udp-idle-timeout: 1m"},
 }
 
 const (

@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// What becomes of connections whose backend leaves its service: they are respected while it is in the service and
-// ready, serving, or not terminating (SIG Network, kubernetes#108523). After that they stay for good, or for the time
-// of Policies.Drain. Time begins when the first of them is looked at, since tables have none.
+// What happens to connections whose backend leaves its service: they stay while it is in the service and ready,
+// serving, or not terminating (SIG Network, kubernetes#108523). After that they stay until they end, or for the time of
+// Policies.OnEndpointRemoved. Time begins when the first of them is visited, since tables have none.
 
 // DrainGrace is how long a backend has to be gone before its connections are reset: one that moves from one
 // EndpointSlice to another is in neither for a moment. In ns. It is half of that while others of its service are ready.
@@ -29,8 +29,8 @@ func (c Choice) Leaves(now int64) int64 {
 // hasLeft is Leaves for a backend that has left.
 func (c Choice) hasLeft(now int64) int64 {
 	k := c.backend
-	drain := c.Policies().Drain
-	if drain <= 0 || k.is(stays) {
+	after := c.Policies().OnEndpointRemoved
+	if after <= 0 || k.is(stays) {
 		return math.MaxInt64
 	}
 	b := k.service.balancer
@@ -45,24 +45,23 @@ func (c Choice) hasLeft(now int64) int64 {
 	if slot, ok := snap.table.index.slot(k.service.id); ok && len(snap.service(slot).rings[clusterSet]) > 0 {
 		grace /= 2
 	}
-	return k.left.Load() + grace + drain
+	return k.left.Load() + grace + after
 }
 
 // Gone returns since when the backend of c has been gone at the latest, 0 if that was not looked at, and how long its
-// connections may stay, below 0 for good, for [Choice.ResumeGone]. Both are 0 if it is not gone.
-func (c Choice) Gone() (since, drain int64) {
+// connections may stay, below 0 until they end, for [Choice.ResumeGone]. Both are 0 if it is not gone.
+func (c Choice) Gone() (since, after int64) {
 	if c.backend == nil || c.backend.is(stays) {
 		return 0, 0
 	}
-	drain = c.Policies().Drain
-	return c.backend.left.Load(), cmp.Or(drain, -1)
+	return c.backend.left.Load(), cmp.Or(c.Policies().OnEndpointRemoved, -1)
 }
 
 // ResumeGone notes what another Balancer has known of the backend of c by [Choice.Gone]. A service that the table does
 // not have any more keeps its policy.
-func (c Choice) ResumeGone(since, drain int64) {
+func (c Choice) ResumeGone(since, after int64) {
 	k := c.backend
-	if k == nil || drain == 0 || k.is(stays) {
+	if k == nil || after == 0 || k.is(stays) {
 		return
 	}
 	if since != 0 {
@@ -71,7 +70,7 @@ func (c Choice) ResumeGone(since, drain int64) {
 	b := k.service.balancer
 	if _, ok := b.load().table.index.slot(k.service.id); !ok {
 		p := *k.service.policies.Load()
-		p.Drain = drain
+		p.OnEndpointRemoved = after
 		k.service.policies.Store(&p)
 	}
 }
@@ -79,8 +78,7 @@ func (c Choice) ResumeGone(since, drain int64) {
 // Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has
 // left.
 func (p *Policies) Watched() bool {
-	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 ||
-		p.ClientHalfCloseTimeout > 0 || p.ServerHalfCloseTimeout > 0
+	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 || p.HalfCloseTimeout > 0
 }
 
 // Probes reports whether p requests anything of keep-alive probes, or of bytes without an acknowledgement.
@@ -103,11 +101,11 @@ func (b *Balancer) watch(changed [][2]*service, dropped []*service) {
 	}
 	needed := false
 	for _, s := range dropped {
-		needed = needed || s.state.policies.Load().Drain > 0
+		needed = needed || s.state.policies.Load().OnEndpointRemoved > 0
 	}
 	for _, c := range changed {
 		p := c[1].state.policies.Load()
-		needed = needed || p.Watched() || p.Drain > 0
+		needed = needed || p.Watched() || p.OnEndpointRemoved > 0
 	}
 	if needed {
 		for _, f := range b.watchers {
