@@ -239,7 +239,7 @@ func (k age) set(p *lb.Policies, value string) error {
 
 func (k age) get(p *lb.Policies) string {
 	d := k.duration.get(p)
-	if d != "" && p.MaxConnectionJitter > 0 {
+	if p.MaxConnectionDuration > 0 && p.MaxConnectionJitter > 0 {
 		return fmt.Sprintf("%s/%d%%", d, p.MaxConnectionJitter)
 	}
 	return d

@@ -19,6 +19,7 @@ type Policy struct {
 	Means   string // the word in backquotes stands for the value
 	Default string // what holds if nothing is given
 	Flag    string // of kube-proxy that gives the default for all Services; empty: --default-policy does
+	Alpha   bool   // it may change or go in any version
 	Own     bool   // each Service has to request it itself: there is no default for all
 	Kernel  string // the kernel's data paths that have it, in words; empty: none
 
@@ -57,6 +58,14 @@ func Find(word string) *Policy {
 
 // Annotation returns the annotation's name.
 func (p *Policy) Annotation() string { return Prefix + p.Word }
+
+// Stability is what docs/stability.md promises: beta or alpha.
+func (p *Policy) Stability() string {
+	if p.Alpha {
+		return "alpha"
+	}
+	return "beta"
+}
 
 // Values returns what can be given, in words.
 func (p *Policy) Values() string { return p.kind.values() }

@@ -17,8 +17,8 @@ const (
 	page  = "../../../../docs/policies.md"
 	intro = `# Policies of a Service
 
-A Service requests policies by annotations. A flag sets the default for Services that do not request the policy. Write
-every value in quotes: an unquoted number or boolean makes the file invalid. A change applies to new connections. A
+A Service requests policies by annotations. '--default-policy KEY=VALUE' sets the default for Services that do not
+request the policy, by the same words: '--default-policy hold=30s'. It may be repeated. Write every value in quotes: an unquoted number or boolean makes the file invalid. A change applies to new connections. A
 changed timeout, duration or keep-alive applies to open connections, too: a new 'idle-timeout' can reset many of them.
 
 - **A wrong value** requests nothing. The Event 'AnnotationIgnored', the log and 'sluice status' name the annotation and
@@ -31,10 +31,10 @@ changed timeout, duration or keep-alive applies to open connections, too: a new 
   ([data paths](data-paths.md#how-does-auto-decide)).
 - **Limits** hold per node, per Service port and per address family. With N nodes a Service has N times as much. Only
   connections that user space forwards count. An upgrade keeps the connection rate of each client.
-- **SCTP packet by packet** (no kernel SCTP) has no drain, hold, queue, idle-timeout, max-connection-duration and
-  half-close timeouts.
-- **Systems other than Linux** have no drain, idle-timeout, max-connection-duration, half-close timeouts, tcp-keepalive
-  and tcp-user-timeout.
+- **SCTP packet by packet** (no kernel SCTP) has no on-endpoint-removed, hold, queue, idle-timeout,
+  max-connection-duration and half-close-timeout.
+- **Systems other than Linux** have no on-endpoint-removed, idle-timeout, max-connection-duration,
+  half-close-timeout, tcp-keepalive and tcp-user-timeout.
 
 The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535. Weight 0 is
 maintenance.
@@ -84,14 +84,14 @@ var samples = map[string][2]string{
 	"max-client-connection-rate": {"100", "1000001"},
 
 	"on-endpoint-removed":     {"reset-after:5s", "reset-after:-5s"},
-	"connect-timeout":                {"1s", "0"},
-	"connect-attempts":               {"8", "9"},
-	"idle-timeout":                   {"1h0m0s", "1ms"},
-	"udp-idle-timeout":               {"5s", "0"},
+	"connect-timeout":         {"1s", "0"},
+	"connect-attempts":        {"8", "9"},
+	"idle-timeout":            {"1h0m0s", "1ms"},
+	"udp-idle-timeout":        {"5s", "0"},
 	"max-connection-duration": {"1h0m0s/10%", "1h/101%"},
 	"half-close-timeout":      {"30s", "-1s"},
 	"tcp-keepalive":           {"1m0s/10s/5", "1m/10s/0"},
-	"tcp-user-timeout":               {"30s", "1ms"},
+	"tcp-user-timeout":        {"30s", "1ms"},
 }
 
 // TestTable: each policy has a word of its own, is read and written alike, refuses what is none and says what to give,

@@ -59,14 +59,14 @@ var table = []*Policy{
 		without: []string{"false"}, lacks: chosen,
 	},
 	{
-		Word: readinessProbe, Own: true, Kernel: "all",
+		Word: readinessProbe, Alpha: true, Own: true, Kernel: "all",
 		Means: "`PROBE` of endpoints, written as a container's readinessProbe in JSON or YAML: tcpSocket, httpGet, " +
 			"grpc, dns: {name: cluster.local} or udp: {send: ping, expect: pong}",
 		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
 		lacks: has,
 	},
 	{
-		Word: "udp-responses", Of: datagrams, Default: "0",
+		Word: "udp-responses", Alpha: true, Of: datagrams, Default: "0",
 		Means: "`NUMBER` of datagrams that an endpoint sends as an answer, at least. An endpoint that sends none " +
 			"has failed; 0 disables",
 		Kernel: "queue",
@@ -176,7 +176,7 @@ var table = []*Policy{
 		kind:   count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false}, lacks: chosen,
 	},
 	{
-		Word: "retry-refused", Of: tcpOnly, Keeps: true, Default: "false",
+		Word: "retry-refused", Alpha: true, Of: tcpOnly, Keeps: true, Default: "false",
 		Means: "Whether a client must get another endpoint when one refuses it. User space does so for every " +
 			"Service",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.RetryRefused }},
