@@ -35,8 +35,9 @@ type Sum struct {
 	Refused  uint64 // for whatever reason
 	Ends     Ends   // connections that did not end as they should
 	InFlight uint64
-	Eligible int // of Service.Backends, those that get new connections by policy Cluster
-	Failing  int // of these and the others, those that are ejected or whose check fails
+	Waiting  uint64 // clients that wait for an endpoint, or for room at one
+	Eligible int    // of Service.Backends, those that get new connections by policy Cluster
+	Failing  int    // of these and the others, those that are ejected or whose check fails
 }
 
 // Sums calls visit with what there is of each service port of the current table, each at another moment, in the
@@ -63,7 +64,7 @@ func (b *Balancer) sum(id *ID, sum *Sum) bool {
 	}
 	s := snap.service(slot)
 	*sum = Sum{Service: snap.table.at(slot), Counts: s.state.gone(), Refused: s.state.refusals().sum() +
-		s.state.overShare.Load()}
+		s.state.overShare.Load(), Waiting: s.state.waiting()}
 	s.state.readEnds(&sum.Ends)
 	for _, k := range s.backends {
 		sum.count(k)

@@ -122,6 +122,9 @@ func (s *service) stats(update uint64) Stats {
 	return total
 }
 
+// waiting returns how many clients wait.
+func (s *state) waiting() uint64 { return uint64(max(s.held.Load(), 0) + max(s.queued(), 0)) }
+
 func (b *backend) stats() BackendStats {
 	return BackendStats{
 		Addr:          b.addr,

@@ -104,7 +104,7 @@ type ServiceCounts struct {
 	Drained   int            `json:"drained"`   // endpoints that an operator has drained
 }
 
-// Open is what is open now.
+// Open is what user space has open now; clients that wait are not open.
 type Open struct {
 	TCP  int64 `json:"tcp"`
 	UDP  int64 `json:"udp"`

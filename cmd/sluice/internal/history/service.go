@@ -28,6 +28,8 @@ type Service struct {
 	// ejected or whose check fails.
 	Endpoints, Eligible, Failing int32
 
+	Waiting uint64 // clients that wait for an endpoint, or for room at one
+
 	Counts
 	Rates Rates
 }
@@ -40,6 +42,7 @@ func (s *Service) add(port *lb.Sum) {
 	}
 	s.Ports++
 	s.Failing += int32(port.Failing)
+	s.Waiting += port.Waiting
 	s.Open += port.InFlight
 	s.Picks += port.Picks
 	s.Failures += port.Failures
@@ -54,7 +57,7 @@ type State int
 // The states, the worst last.
 const (
 	Well    State = iota
-	Partial       // some endpoints get no new connections
+	Partial       // some endpoints get no new connections, or clients wait
 	Failing       // connections have failed, or were refused, in the last seconds
 	Down          // no endpoint gets new connections
 )
@@ -66,7 +69,7 @@ func (s *Service) State() State {
 		return Down
 	case s.Rates.Failures > 0 || s.Rates.Refused > 0:
 		return Failing
-	case s.Eligible < s.Endpoints || s.Failing > 0:
+	case s.Eligible < s.Endpoints || s.Failing > 0 || s.Waiting > 0:
 		return Partial
 	}
 	return Well

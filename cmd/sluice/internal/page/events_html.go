@@ -19,12 +19,12 @@ func (l *eventList) html(w *writer, f *frame) {
 		w.put("There was no hand-over.</p>")
 	}
 	w.table("events", "Events, the newest first")
-	w.heads("Time", "Ago", "Kind", "Reason", "Service", "Note")
+	w.heads("Time", "-Ago", "-Kind", "Reason", "Service", "Note")
 	for i := range l.Events {
 		e := &l.Events[i]
 		handOver := e.Reason == tookOver
 		w.put(`<tr`+choose(handOver, ` class="handover"`)+`><td class="code still"><time datetime="%">%</time></td>`+
-			`<td class="still">%</td><td>`, stamp(e.Time), clock(e.Time), e.Ago)
+			`<td class="still wide">%</td><td class="wide">`, stamp(e.Time), clock(e.Time), e.Ago)
 		switch {
 		case e.Warning:
 			w.state("failing", "warning")

@@ -23,8 +23,8 @@ func (f *frame) facts() []fact {
 	if s.Open.SCTP > 0 {
 		open = append(open, detail{text: "SCTP " + count(s.Open.SCTP)})
 	}
-	open = warnings(open, s.Open.Held, "wait for an endpoint")
-	open = warnings(open, s.Open.Queued, "wait for room")
+	open = warnings(open, s.Open.Held, "waiting for an endpoint")
+	open = warnings(open, s.Open.Queued, "waiting for room")
 	ports := warnings([]detail{{text: count(s.Services.Addresses) + " addresses"},
 		{text: count(s.Services.Endpoints) + " endpoints"}}, s.Services.Ejected, "ejected")
 	path := []detail{{text: "nothing is steered"}}
@@ -41,7 +41,7 @@ func (f *frame) facts() []fact {
 	applied := warnings([]detail{{text: ago(f.Now, s.Sync.Last)}, {text: count(s.Sync.Applied) + " in all"}},
 		int64(s.Sync.Failures), "failures")
 	source := fact{name: "Source", value: "Files", details: []detail{{text: strings.Join(s.Source.Manifests, ", "),
-		long: true}, {text: count(s.Source.Files) + " files"}}}
+		long: true}, {text: plural(s.Source.Files, "file", "files")}}}
 	source.details = warnings(source.details, int64(s.Source.Rejected), "rejected")
 	if s.Source.APIServer != "" {
 		source.value, source.details = "API server", []detail{{text: s.Source.APIServer, long: true},
@@ -55,7 +55,7 @@ func (f *frame) facts() []fact {
 	if s.HandOvers.Last != nil {
 		handOvers = append([]detail{{text: "last " + ago(f.Now, s.HandOvers.Last)}}, handOvers...)
 	}
-	return []fact{{name: "Open", value: count(s.Open.TCP + s.Open.UDP + s.Open.SCTP), details: open},
+	return []fact{{name: "Open", value: count(s.Counted.Active), details: open},
 		{name: "Service ports", value: count(s.Services.Ports), details: ports},
 		{name: "Path", value: s.Mode, details: path}, {name: "Changes", value: changes, details: applied}, source,
 		{name: "Descriptors", value: count(s.Descriptors.Used), details: []detail{{text: limit}}, meter: true},
@@ -98,8 +98,12 @@ func (f *frame) wrong() (out []string) {
 			out = append(out, c.Text)
 		}
 	}
-	if more := f.Status.ConditionCount - len(out); more > 0 {
-		out = append(out, plural(more, "more condition", "more conditions")+
+	more, also := f.Status.ConditionCount-len(out), ""
+	if len(out) > 0 {
+		also = "more "
+	}
+	if more > 0 {
+		out = append(out, plural(more, also+"condition", also+"conditions")+
 			": the rows of Services and sluice status name them.")
 	}
 	return out

@@ -3,6 +3,8 @@ package page
 import (
 	"testing"
 	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 )
 
 func TestFormat(t *testing.T) {
@@ -44,5 +46,20 @@ func TestFormat(t *testing.T) {
 		if got := shellWord(text); got != want {
 			t.Errorf("shellWord(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestTells: a row says how many clients wait, and why a Service is down.
+func TestTells(t *testing.T) {
+	s := &history.Service{Counts: history.Counts{Open: 40}, Waiting: 13, Endpoints: 2, Eligible: 2}
+	if got := open(s); got != (number{Text: "40", Note: "13 waiting"}) || s.State() != history.Partial || down(s) != "" {
+		t.Errorf("clients wait: %+v, state %d, %q", got, s.State(), down(s))
+	}
+	s = &history.Service{Endpoints: 2}
+	if got := down(s); got != "none of its endpoints is ready: sluice endpoints names the reasons" {
+		t.Errorf("with endpoints that are not ready: %q", got)
+	}
+	if got := down(new(history.Service)); got != "it has no endpoints" {
+		t.Errorf("without endpoints: %q", got)
 	}
 }

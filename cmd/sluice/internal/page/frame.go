@@ -87,18 +87,22 @@ func (w *writer) state(class, word string) {
 
 // table begins a table, which scrolls by itself where the window is narrow; end it by endTable.
 func (w *writer) table(of, caption string) {
-	w.put(`<div class="scroll" tabindex="0" role="region" aria-label="Table of %">
+	w.put(`<div class="scroll %" tabindex="0" role="region" aria-label="Table of %">
 <table>
 <caption class="hidden">%</caption>
-<thead><tr>`, of, caption)
+<thead><tr>`, of, of, caption)
 }
 
-// heads writes the heads of columns and begins the rows; those of numbers begin with #.
+// heads writes the heads of columns and begins the rows; those of numbers begin with #, and
+// those that narrow windows leave out with -.
 func (w *writer) heads(labels ...string) {
 	for _, label := range labels {
-		if label[0] == '#' {
+		switch label[0] {
+		case '#':
 			w.put(`<th scope="col" class="number">%</th>`, label[1:])
-		} else {
+		case '-':
+			w.put(`<th scope="col" class="wide">%</th>`, label[1:])
+		default:
 			w.put(`<th scope="col">%</th>`, label)
 		}
 	}

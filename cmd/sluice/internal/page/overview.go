@@ -18,6 +18,7 @@ const (
 	latest     = 8 // events that the first page shows
 	usualOrder = "trouble"
 	allStates  = "all"
+	wide       = "wide" // the class of columns that narrow windows leave out
 )
 
 // overview is the first page: the node, and a part of its Services.
@@ -74,11 +75,23 @@ type row struct {
 	Numbers             []number
 }
 
+// down says why a Service has no endpoint for new connections.
+func down(s *history.Service) string {
+	switch {
+	case s.Eligible > 0:
+		return ""
+	case s.Endpoints == 0:
+		return "it has no endpoints"
+	}
+	return "none of its endpoints is ready: sluice endpoints names the reasons"
+}
+
 // number is a cell.
 type number struct {
-	Text   string
-	Zero   bool
-	Growth string // how fast it grows, where it should not; empty: it does not
+	Wide bool // narrow windows leave it out
+	Text string
+	Zero bool
+	Note string // what should not be: how fast it grows, or how many wait; empty: nothing
 }
 
 // The classes and words of states, in which colour is the least part.
@@ -109,17 +122,17 @@ var orders = map[string]func(a, b *history.Service) int{
 // columns of the table, with the keys of their orders.
 var columns = []struct{ label, about, class, order string }{
 	{"State", "down: no endpoint gets new connections; failing: some have failed or were refused in the last " +
-		"seconds; partial: some endpoints get none", "", usualOrder},
+		"seconds; partial: some endpoints get none, or clients wait", "", usualOrder},
 	{"Service", "namespace and name", "", "name"},
-	{"Address", "the first one", "", ""},
-	{"Path", "what forwards it", "", ""},
+	{"Address", "the first one", wide, ""},
+	{"Path", "what forwards it", wide, ""},
 	{"Endpoints", "those that get new connections, of all", "number", ""},
 	{"Open", "connections and flows", "number", "open"},
-	{"New/s", "connections and flows a second", "number", "rate"},
-	{"In/s", "bytes a second from clients", "number", "in"},
-	{"Out/s", "bytes a second to clients", "number", "out"},
+	{"New/s", "connections and flows a second", "number wide", "rate"},
+	{"In/s", "bytes a second from clients", "number wide", "in"},
+	{"Out/s", "bytes a second to clients", "number wide", "out"},
 	{"Failures", "attempts at endpoints that have failed, since the Service came", "number", "failures"},
-	{"Refused", "clients that got no endpoint, since the Service came", "number", "refused"},
+	{"Refused", "clients that got no endpoint, since the Service came", "number wide", "refused"},
 }
 
 func (p *pages) overview(r *http.Request, f *frame) (body, error) {
@@ -172,7 +185,7 @@ func (o *overview) list(p *pages) {
 	wrong := p.api.WrongBy()
 	for _, s := range found[from:to] {
 		r := p.row(s)
-		r.Wrong = strings.Join(wrong[s.Of], "; ")
+		r.Wrong = cmp.Or(strings.Join(wrong[s.Of], "; "), down(s))
 		o.Rows = append(o.Rows, r)
 	}
 	o.links(counts)
@@ -266,9 +279,12 @@ func (p *pages) row(s *history.Service) row {
 	r := row{Name: s.Of.Namespace + "/" + s.Of.Name, Href: serviceHref(s.Of.Namespace, s.Of.Name), Class: state[0],
 		Word: state[1], Path: none, Eligible: s.Eligible, Endpoints: s.Endpoints}
 	each := &s.Rates
-	r.Numbers = []number{{Text: count(s.Open), Zero: s.Open == 0}, perSecond(each, each.New, ""), perSecond(each,
+	r.Numbers = []number{open(s), perSecond(each, each.New, ""), perSecond(each,
 		each.BytesIn, "B"),
 		perSecond(each, each.BytesOut, "B"), tally(s.Failures, each.Failures), tally(s.Refused, each.Refused)}
+	for _, at := range [...]int{1, 2, 3, 5} { // as the columns
+		r.Numbers[at].Wide = true
+	}
 	if a := s.First.Addresses; len(a) > 0 {
 		r.Address, r.More = a[0].Addr.String(), len(a)-1
 	}
@@ -277,6 +293,15 @@ func (p *pages) row(s *history.Service) row {
 		r.Path, r.Fallback = c.Path.String(), c.Fallback
 	}
 	return r
+}
+
+// open is how many connections and flows are open, and how many clients wait.
+func open(s *history.Service) number {
+	n := number{Text: count(s.Open), Zero: s.Open == 0}
+	if s.Waiting > 0 {
+		n.Note = count(s.Waiting) + " waiting"
+	}
+	return n
 }
 
 // perSecond is a rate as a cell.
@@ -294,7 +319,7 @@ func perSecond(r *history.Rates, n float32, unit string) number {
 func tally(sum uint64, growth float32) number {
 	n := number{Text: count(sum), Zero: sum == 0}
 	if growth > 0 {
-		n.Growth = short(float64(growth), "") + "/s"
+		n.Note = "+" + short(float64(growth), "") + "/s"
 	}
 	return n
 }

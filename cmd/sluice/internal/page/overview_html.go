@@ -87,19 +87,19 @@ func (r *row) html(w *writer) {
 	if r.Wrong != "" {
 		w.put(` <span class="warn partial">%</span>`, cut(r.Wrong, 256))
 	}
-	w.put(`</th><td class="code">%`, r.Address)
+	w.put(`</th><td class="code wide">%`, r.Address)
 	if r.More > 0 {
 		w.put(` <span class="more">+%</span>`, r.More)
 	}
-	w.put(`</td><td>%`, r.Path)
+	w.put(`</td><td class="wide">%`, r.Path)
 	if r.Fallback != "" {
 		w.put(` <span class="warn partial" title="%">not as requested</span>`, r.Fallback)
 	}
 	w.put(`</td><td class="number">% / %</td>`, r.Eligible, r.Endpoints)
 	for _, n := range r.Numbers {
-		w.put(`<td class="number`+choose(n.Zero, " zero")+`">%`, n.Text)
-		if n.Growth != "" {
-			w.put(` <span class="warn">+%</span>`, n.Growth)
+		w.put(`<td class="number`+choose(n.Zero, " zero")+choose(n.Wide, " wide")+`">%`, n.Text)
+		if n.Note != "" {
+			w.put(` <span class="warn">%</span>`, n.Note)
 		}
 		w.put("</td>")
 	}

@@ -72,7 +72,7 @@ func (p *picture) html(w *writer) {
 func (s *servicePage) portTable(w *writer) {
 	w.put(`<section aria-labelledby="ports"><h2 id="ports">Ports</h2>`)
 	w.table("ports", "Ports of the Service, with their addresses and paths")
-	w.heads("Port", "Addresses", "Path", "Why", "#Endpoints", "#Open", "#Picks", "#Failures", "#Refused",
+	w.heads("Port", "Addresses", "Path", "Why", "#Endpoints", "#Open", "#Chosen", "#Failures", "#Refused",
 		"#From clients",
 		"#To clients")
 	for i := range s.Ports {
@@ -132,7 +132,7 @@ const notCounted = "–"
 func (s *servicePage) endpointTable(w *writer) {
 	w.put(`<section aria-labelledby="endpoints"><h2 id="endpoints">Endpoints</h2>`)
 	w.table("endpoints", "Endpoints with their state and traffic")
-	w.heads("State", "Endpoint", "Port", "Why", "Place", "#Weight", "#Open", "#Picks", "#Failures", "#From clients",
+	w.heads("State", "Endpoint", "Port", "Why", "Where", "#Weight", "#Open", "#Chosen", "#Failures", "#From clients",
 		"#To clients")
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -143,7 +143,7 @@ func (s *servicePage) endpointTable(w *writer) {
 			w.put(`%`, e.Reason)
 		}
 		if j := e.Ejection; j != nil {
-			w.put(` <span class="note">since %, until %, % in a row</span>`, clock(j.Since), clock(j.Until), j.Times)
+			w.put(` <span class="note">ejected since %, until %, % without a success between</span>`, clock(j.Since), clock(j.Until), j.Times)
 		}
 		w.put(`</td><td>%</td>`, e.Place)
 		n := countersOf(e.Counted, e.Kernel)

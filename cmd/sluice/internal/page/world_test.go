@@ -116,8 +116,8 @@ func newWorld(t testing.TB, others int) *world {
 			HandOvers: api.HandOvers{Count: 2, Last: &handed, From: 4242}, Mode: "userspace", Loops: 2,
 			PacketFilter: &api.Chosen{Name: "nftables"}, Source: api.Source{APIServer: "https://10.0.0.1:6443",
 				Contact: &last}, Sync: api.Sync{Healthy: true, Applied: 1234, Last: &last},
-			Services:    api.ServiceCounts{Ports: table.Len(), Addresses: table.Len() + 2, Endpoints: 3 * table.Len()},
-			Open:        api.Open{TCP: 5123, UDP: 64},
+			Services: api.ServiceCounts{Ports: table.Len(), Addresses: table.Len() + 2, Endpoints: 3 * table.Len()},
+			Open:     api.Open{TCP: 5123, UDP: 64}, Counted: api.Counted{Active: 5187},
 			Descriptors: api.Descriptors{Used: 10374, Limit: 1048576}}
 	}
 	w.Servers, w.Loops = []api.Server{opened{}}, 1
