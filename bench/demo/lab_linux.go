@@ -34,7 +34,9 @@ type lab struct {
 	dir       string // of everything below
 	manifests string
 	program   string
+	flags     []string         // of Sluice
 	sluice    *testbed.Process // nil before it is started
+	replaced  *testbed.Process // the one that sluice took over from; nil before the upgrade
 	before    string           // the node's kernel state before Sluice
 }
 
@@ -75,8 +77,10 @@ func newLab(ctx context.Context, program, examples string) (l *lab, err error) {
 // close ends all that the lab has started, in whatever state it is.
 func (l *lab) close() error {
 	var errs []error
-	if l.sluice != nil {
-		l.sluice.Stop(syscall.SIGKILL)
+	for _, p := range []*testbed.Process{l.replaced, l.sluice} {
+		if p != nil {
+			p.Stop(syscall.SIGKILL)
+		}
 	}
 	for _, s := range l.servers {
 		errs = append(errs, s.Close())

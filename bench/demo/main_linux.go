@@ -63,7 +63,7 @@ func run(ctx context.Context, r *report, sluice, examples string) (err error) {
 	}()
 	introduce(r, l)
 	for _, step := range []func(context.Context, *report, *lab) error{
-		start, balanceWeb, balanceDNS, stick, scale, killServers, darkenPod, empty, inspect, leave,
+		start, balanceWeb, balanceDNS, stick, scale, upgrade, killServers, darkenPod, empty, inspect, leave,
 	} {
 		if err := step(ctx, r, l); err != nil {
 			return err

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,8 +20,8 @@ import (
 
 // introduce says what there is before anything is shown.
 func introduce(r *report, l *lab) {
-	fmt.Fprintln(r.out, "Sluice: the Services of a Kubernetes node, balanced in user space.")
-	fmt.Fprintln(r.out, "\nThese hosts are network namespaces; nothing of this machine's own network is touched.")
+	fmt.Fprintln(r.out, "Sluice is a layer-4 load balancer for Kubernetes Services. Here it works in user space, without a cluster.")
+	fmt.Fprintln(r.out, "\nThese hosts are network namespaces. The network of your machine is not touched.")
 	for _, h := range []struct {
 		host *testbed.Host
 		what string
@@ -30,8 +35,7 @@ func introduce(r *report, l *lab) {
 		}
 		r.line("%-9s %-13s %s", p.Name, p.Addr4, what)
 	}
-	fmt.Fprintln(r.out, "And these are the Services, as the manifests in deploy/examples have them. No host has such "+
-		"an address.")
+	fmt.Fprintln(r.out, "These are the Services of the manifests in deploy/examples. No host has such an address.")
 	r.line("%-9s %-13s %s", "web", webVIP, "TCP port 80, to the web pods")
 	r.line("%-9s %-13s %s", "sticky", stickyVIP, "the same, but a client stays with its pod")
 	r.line("%-9s %-13s %s", "dns", dnsVIP, "UDP and TCP port 53, to the DNS pods")
@@ -41,14 +45,15 @@ func introduce(r *report, l *lab) {
 func (l *lab) callers() []*testbed.Host { return []*testbed.Host{l.Client, l.Node, l.web[0]} }
 
 func start(ctx context.Context, r *report, l *lab) (err error) {
-	r.heading("Start", "Sluice reads the manifests, needs no API server, and says on /healthz when it is ready.")
+	r.heading("Start", "Sluice reads a folder of manifests. /healthz answers 200 when it is ready.")
 	if l.before, err = l.Node.KernelState(ctx); err != nil {
 		return err
 	}
-	flags := []string{"--manifests", l.manifests, "--proxy-mode", "userspace", "--drain-timeout", "2s"}
-	r.command("node", append([]string{"sluice"}, flags...)...)
+	l.flags = []string{"--manifests", l.manifests, "--handover-socket", filepath.Join(l.dir, "run", "handover.sock"),
+		"--drain-timeout", "2s"}
+	r.command("node", append([]string{"sluice"}, l.flags...)...)
 	began := time.Now()
-	if l.sluice, err = l.Node.Command(ctx, l.program, flags...).Launch(); err != nil {
+	if l.sluice, err = l.Node.Command(ctx, l.program, l.flags...).Launch(); err != nil {
 		return err
 	}
 	err = l.sluice.Healthy(ctx, testbed.HealthURL)
@@ -57,13 +62,13 @@ func start(ctx context.Context, r *report, l *lab) (err error) {
 }
 
 func balanceWeb(ctx context.Context, r *report, l *lab) error {
-	r.heading("HTTP", "Each connection goes to the next pod, from a client outside, from the node and from a pod "+
-		"(even its own).")
+	r.heading("HTTP", "It balances exactly: each connection goes to the next endpoint, for a client outside, for the node "+
+		"and for a pod (also to itself).")
 	even, err := curlEach(ctx, r, l, webVIP, 30, func(t *tally) bool { return t.spread(names(l.web)) })
 	if err != nil {
 		return err
 	}
-	r.promise(even, "all pods answer every client, and no request fails")
+	r.promise(even, "every client gets every endpoint, and no request fails")
 	return nil
 }
 
@@ -97,26 +102,27 @@ func balanceDNS(ctx context.Context, r *report, l *lab) error {
 			tallies = append(tallies, t)
 		}
 		r.table(names(l.dns), tallies...)
-		r.promise(even, "all DNS servers answer every client, and no query is lost")
+		r.promise(even, "every client gets every endpoint, and no query is lost")
 	}
 	return nil
 }
 
 func stick(ctx context.Context, r *report, l *lab) error {
-	r.heading("Session affinity", "With sessionAffinity: ClientIP, a client keeps the pod that it got first.")
+	r.heading("Session affinity", "With sessionAffinity: ClientIP, a client keeps the endpoint that it got first.")
 	const n = 12
 	one := func(t *tally) bool { return len(t.answers) == 1 && t.total() == n }
 	stuck, err := curlEach(ctx, r, l, stickyVIP, n, one)
 	if err != nil {
 		return err
 	}
-	r.promise(stuck, "each client has one pod only")
+	r.promise(stuck, "each client has one endpoint")
 	return nil
 }
 
 func scale(ctx context.Context, r *report, l *lab) error {
 	r.heading("Scaling under load",
-		"Two clients ask without pause while web-endpoints.yaml is rewritten: three pods, one, three.")
+		"Two clients ask without pause while web-endpoints.yaml changes: three endpoints, one, three.",
+		"A change is applied immediately, without a reload.")
 	var loads []*load
 	for _, h := range []*testbed.Host{l.Client, l.Node} {
 		ld, err := startLoad(ctx, h, webVIP)
@@ -150,26 +156,96 @@ func scale(ctx context.Context, r *report, l *lab) error {
 		}
 	}
 	r.table(names(l.web), tallies...)
-	r.promise(right, "once a change is in effect, just the pods in the file answer")
-	r.promise(failed == 0, "no request fails, not even at the moment of a change")
+	r.promise(right, "after a change, exactly the endpoints in the file answer")
+	r.promise(failed == 0, "no request fails, also during a change")
 	return nil
 }
 
+func upgrade(ctx context.Context, r *report, l *lab) error {
+	r.heading("Upgrade under load",
+		"Two clients ask without pause, and one keeps a connection open. A second Sluice starts with the same flags.",
+		"It takes over sockets and connections from the first one, which exits.")
+	conn, err := l.Client.Dial(ctx, "tcp", webVIP+":80")
+	if err != nil {
+		return fmt.Errorf("open a connection to keep: %w", err)
+	}
+	defer conn.Close()
+	kept := bufio.NewReader(conn)
+	before, err := askOn(conn, kept)
+	if err != nil {
+		return err
+	}
+	var loads []*load
+	for _, h := range []*testbed.Host{l.Client, l.Node} {
+		ld, err := startLoad(ctx, h, webVIP)
+		if err != nil {
+			return err
+		}
+		defer ld.stop()
+		if err := ld.await(ctx, names(l.web)); err != nil {
+			return err
+		}
+		loads = append(loads, ld)
+	}
+	r.command("node", append([]string{"sluice"}, l.flags...)...)
+	l.replaced = l.sluice
+	if l.sluice, err = l.Node.Command(ctx, l.program, l.flags...).Launch(); err != nil {
+		return err
+	}
+	err = l.replaced.Wait(ctx)
+	r.promise(err == nil, "the first Sluice hands over and exits")
+	var tallies []*tally
+	failed := 0
+	for _, ld := range loads {
+		t := ld.begin()
+		t.label += ", before and during"
+		if err := ld.await(ctx, names(l.web)); err != nil {
+			return err
+		}
+		after := ld.begin()
+		after.label += ", after"
+		failed += t.failed + after.failed
+		tallies = append(tallies, t, after)
+	}
+	r.table(names(l.web), tallies...)
+	r.promise(failed == 0, "no request fails")
+	after, err := askOn(conn, kept)
+	r.promise(err == nil && after == before, "the kept connection still reaches %s", before)
+	return nil
+}
+
+// askOn sends a request on a connection that stays open, and returns the answer.
+func askOn(conn net.Conn, from *bufio.Reader) (answer string, err error) {
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", fmt.Errorf("set a deadline: %w", err)
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\n\r\n"); err != nil {
+		return "", fmt.Errorf("ask on a kept connection: %w", err)
+	}
+	reply, err := http.ReadResponse(from, nil)
+	if err != nil {
+		return "", fmt.Errorf("read an answer on a kept connection: %w", err)
+	}
+	defer reply.Body.Close()
+	body, err := io.ReadAll(reply.Body)
+	return string(body), err
+}
+
 func killServers(ctx context.Context, r *report, l *lab) error {
-	r.heading("Servers die",
-		"The web server of pod-1 and the DNS server of pod-4 are ended. They are still in the lists, and refuse.",
-		"Sluice dials another pod instead; even a UDP query, which dig sends only once, is sent again.")
+	r.heading("An endpoint refuses",
+		"The web server of pod-1 and the DNS server of pod-4 are killed. They stay in the manifests, and refuse.",
+		"Sluice fails over when it dials: the client gets another endpoint. A UDP query is sent again.")
 	if err := l.servers[1].Close(); err != nil {
 		return fmt.Errorf("stop the web server of pod-1: %w", err)
 	}
 	l.dnsmasqs[1].Stop(syscall.SIGKILL)
-	if err := survive(ctx, r, l, "a refusing pod costs no request and no noticeable time", time.Second); err != nil {
+	if err := survive(ctx, r, l, "an endpoint that refuses costs no request, and less than 1 s", time.Second); err != nil {
 		return err
 	}
 	r.command(l.Client.Name, append([]string{"dig"}, digArgs(dnsVIP, "+notcp")...)...)
 	t := dig(ctx, l.Client, dnsVIP, "+notcp", 9)
 	r.table(names(l.dns), t)
-	r.promise(t.spread([]string{"pod-3", "pod-5"}), "a refusing pod costs no UDP query")
+	r.promise(t.spread([]string{"pod-3", "pod-5"}), "an endpoint that refuses costs no UDP query")
 	if err := l.startWeb(ctx, l.web[1]); err != nil {
 		return err
 	}
@@ -177,13 +253,13 @@ func killServers(ctx context.Context, r *report, l *lab) error {
 }
 
 func darkenPod(ctx context.Context, r *report, l *lab) error {
-	r.heading("A pod vanishes",
-		"All packets to and from pod-1 are dropped, as when its machine loses power: no host refuses.",
-		"Sluice waits for a quarter of a second and then dials another pod.")
+	r.heading("An endpoint does not answer",
+		"All packets to and from pod-1 are dropped, as when its machine loses power.",
+		"Sluice dials another endpoint after 250 ms.")
 	if err := l.web[1].Blackhole(true); err != nil {
 		return err
 	}
-	if err := survive(ctx, r, l, "a silent pod costs no request, and less than 3 s", 3*time.Second); err != nil {
+	if err := survive(ctx, r, l, "an endpoint that does not answer costs no request, and less than 3 s", 3*time.Second); err != nil {
 		return err
 	}
 	if err := l.web[1].Blackhole(false); err != nil {
@@ -212,14 +288,13 @@ func comeBack(ctx context.Context, r *report, l *lab) error {
 		t, err := curl(ctx, l.Client, webVIP, 30)
 		return err == nil && t.spread(names(l.web)), err
 	})
-	r.promise(err == nil, "back in order, the web Service has all its pods again (after %d ms)",
+	r.promise(err == nil, "the web Service uses all endpoints again (after %d ms)",
 		time.Since(began).Milliseconds())
 	return err
 }
 
 func empty(ctx context.Context, r *report, l *lab) error {
-	r.heading("No pods at all", "The list of endpoints is empty: clients are refused at once, and need not wait for "+
-		"a timeout.")
+	r.heading("No endpoints", "The list of endpoints is empty: Sluice refuses clients immediately.")
 	if err := l.scaleWeb(nil); err != nil {
 		return err
 	}
@@ -236,7 +311,7 @@ func empty(ctx context.Context, r *report, l *lab) error {
 		return errors.As(runErr, &exit) && exit.ExitCode() == 7, nil // "failed to connect to host"
 	})
 	r.line("%s", strings.TrimSpace(string(out)))
-	r.promise(err == nil && took < time.Second, "a Service without pods refuses at once")
+	r.promise(err == nil && took < time.Second, "a Service without endpoints refuses immediately")
 	if err := l.scaleWeb(l.web); err != nil {
 		return err
 	}
@@ -250,9 +325,9 @@ var shown = []string{
 }
 
 func inspect(ctx context.Context, r *report, l *lab) error {
-	r.heading("Metrics and kernel rules",
-		"A few of Sluice's metrics, and the rules and sets that steer traffic to it:",
-		"a Service costs an entry in a map, and no rule.")
+	r.heading("Metrics and steering",
+		"Some metrics, and the map of the kernel that steers traffic to Sluice.",
+		"A Service port is an element of this map, not a rule.")
 	r.command("node", "curl", testbed.MetricsURL)
 	_, body, err := l.Node.Get(ctx, testbed.MetricsURL)
 	if err != nil {
@@ -265,8 +340,8 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 			r.line("  %s", strings.TrimSpace(line))
 		}
 	}
-	r.promise(some, "metrics are there")
-	show := []string{"nft", "list", "table", "sluice-steering"}
+	r.promise(some, "/metrics shows these metrics")
+	show := []string{"nft", "list", "map", "ip", "sluice-steering", "steer"}
 	r.command("node", show...)
 	if _, err := exec.LookPath(show[0]); err != nil {
 		r.line("  (nft is not installed: Sluice does not need it)")
@@ -284,10 +359,10 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 
 func leave(ctx context.Context, r *report, l *lab) error {
 	r.heading("Stop and clean up",
-		"On SIGTERM Sluice lets connections finish and ends.",
-		"Its rules stay for the next start; --cleanup removes them.")
+		"On SIGTERM Sluice waits for open connections and stops. Its rules stay for the next start.",
+		"sluice --cleanup removes them.")
 	code := l.sluice.Stop(syscall.SIGTERM)
-	r.promise(code == 0, "Sluice ends by itself, with status %d", code)
+	r.promise(code == 0, "Sluice stops with status %d", code)
 	r.command("node", "sluice", "--cleanup")
 	out, err := l.Node.Command(ctx, l.program, "--cleanup").CombinedOutput()
 	r.promise(err == nil, "sluice --cleanup ends with status 0")
@@ -299,12 +374,12 @@ func leave(ctx context.Context, r *report, l *lab) error {
 		return err
 	}
 	diff := testbed.StateDiff(l.before, after)
-	r.promise(len(diff) == 0, "rules, sets, addresses, routes, and settings of the node are as they were before")
+	r.promise(len(diff) == 0, "rules, sets, addresses, routes and settings of the node are as before")
 	for _, line := range diff {
 		r.line("%s", line)
 	}
-	complaints := complaints(l.sluice.Log.String())
-	r.promise(len(complaints) == 0, "Sluice has logged no error, and no warning about a manifest")
+	complaints := complaints(l.replaced.Log.String() + l.sluice.Log.String())
+	r.promise(len(complaints) == 0, "the log has no error, and no warning about a manifest")
 	for _, line := range complaints {
 		r.line("%s", line)
 	}
