@@ -159,7 +159,7 @@ func (l *offload) verify(ctx context.Context) error {
 	return l.Node.Do(func() error {
 		ok, err := l.Verify(ctx)
 		if err == nil && !ok {
-			err = errors.New("the rules are not those that were written")
+			err = errors.New("the rules in the kernel differ from the written ones")
 		}
 		return err
 	})

@@ -65,7 +65,7 @@ func workloads() []workload {
 			suffix, about string
 			flags         []string
 		}{{"", "from client to server", nil}, {"-down", "from server to client", []string{"-R"}}, {"-both",
-			"both ways at once", []string{"--bidir"}}} {
+			"both ways together", []string{"--bidir"}}} {
 			all = append(all, workload{
 				name: fmt.Sprintf("bulk-%d%s", n, way.suffix), about: fmt.Sprintf("TCP, %d streams %s (iperf3)", n,
 					way.about),
@@ -92,7 +92,7 @@ func workloads() []workload {
 		run:   asking(echoService, gso, "round trip")})
 	gso.GRO = true
 	all = append(all, workload{name: "udp-gro", protocol: udp,
-		about: "the same, and servers and clients receive and answer as many at once (UDP_GRO)",
+		about: "the same, and servers and clients receive and answer batches (UDP_GRO)",
 		run:   asking(groService, gso, "round trip")})
 	all = append(all, workload{name: "dns", protocol: udp, needs: []string{"dnsmasq"},
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",

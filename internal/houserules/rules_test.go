@@ -21,7 +21,7 @@ type tree map[string]string
 
 // rules is every rule, grouped by what it looks at.
 func rules() []rule {
-	return slices.Concat(codeRules(), wordRules(), proseRules(), documentRules(), wayRules())
+	return slices.Concat(codeRules(), wordRules(), proseRules(), messageRules(), documentRules(), wayRules())
 }
 
 func TestRules(t *testing.T) {

@@ -277,7 +277,7 @@ func TestNoTarget(t *testing.T) {
 		{"GET", "services", "namespace=n0&name=s00000&port=99", "there is no port 99 of Service n0/s00000"},
 		{"POST", "drains", "endpoint=node/node-z", "no endpoint has the nodeName node-z: did you mean node/node-a?"},
 		{"POST", "drains", "endpoint=10.1.0.1&namespace=n0&name=s0000", "there is no Service n0/s0000"},
-		{"POST", "drains", "endpoint=192.0.2.200:1", "there is no endpoint 192.0.2.200:1 (drain what is yet to come by --force)"},
+		{"POST", "drains", "endpoint=192.0.2.200:1", "there is no endpoint 192.0.2.200:1 (--force drains an endpoint that comes later)"},
 	} {
 		q, err := url.ParseQuery(x.query)
 		if err != nil {

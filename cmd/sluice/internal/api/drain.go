@@ -116,7 +116,7 @@ func (w Writer) noEndpoint(d *lb.Drain, one *Drain) error {
 	} else if near := w.nearEndpoint(d.Addr); near != "" {
 		text += ": did you mean " + near + "?"
 	}
-	return &Error{http.StatusNotFound, text + " (drain what is yet to come by --force)"}
+	return &Error{http.StatusNotFound, text + " (--force drains an endpoint that comes later)"}
 }
 
 // nearEndpoint returns the endpoint that may be meant by an address.

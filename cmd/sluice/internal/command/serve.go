@@ -41,7 +41,7 @@ func serve(args []string, o daemon.Options) error {
 			if stopping {
 				return errSecondSignal
 			}
-			o.Log.Info("stopping; a second signal ends the program at once", zap.Stringer("signal", s))
+			o.Log.Info("stopping; a second signal ends the process immediately", zap.Stringer("signal", s))
 			stop(nil)
 		}
 	}

@@ -126,7 +126,7 @@ var columns = []struct{ label, about, class, order string }{
 	{"Service", "namespace and name", "", "name"},
 	{"Address", "the first one", wide, ""},
 	{"Path", "what forwards it", wide, ""},
-	{"Endpoints", "those that get new connections, of all", "number", ""},
+	{"Endpoints", "endpoints that get new connections, of all endpoints", "number", ""},
 	{"Open", "connections and flows", "number", "open"},
 	{"New/s", "connections and flows a second", "number wide", "rate"},
 	{"In/s", "bytes a second from clients", "number wide", "in"},

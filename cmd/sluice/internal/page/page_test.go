@@ -132,7 +132,7 @@ func TestService(t *testing.T) {
 		"ready 10.244.10.2:8080 TCP IPv4 3 121 4,079 0", "scheduler lc annotation TCP IPv4 yes",
 		"sluice connections default/web", "60 %", "20 %")
 	expect(t, "the page of a Service", page, `<path class="line" d="M`,
-		"connections go by path userspace, by nftables to 3 of 3 endpoints")
+		"connections take path userspace, by nftables to 3 of 3 endpoints")
 	page = w.page(t, "/service?namespace=shop&name=cart")
 	expect(t, "one that rolls", text(page), "cart partial", "terminating 10.244.11.4:8080",
 		"EndpointsChanged shop/cart ready 3, was 4")

@@ -82,7 +82,7 @@ func pictureOf(number int, of *port, endpoints []api.Endpoint, status *api.Statu
 	for _, b := range right {
 		p.Boxes = append(p.Boxes, b.box)
 	}
-	p.About = fmt.Sprintf("Of %s, %s, connections go by path %s to %d of %d endpoints; the tables below say the same.",
+	p.About = fmt.Sprintf("Of %s, %s, connections take path %s to %d of %d endpoints; the tables below say the same.",
 		of.Label, plural(len(of.Addresses), "address", "addresses"), pathName(of, status), of.Eligible,
 		of.Service.Endpoints)
 	return p

@@ -158,7 +158,7 @@ func (s *servicePage) endpointTable(w *writer) {
 		w.put(`<tr><td colspan="11" class="empty">` + none + `</td></tr>`)
 	}
 	w.endTable()
-	other := literal("Only those that are not ready")
+	other := literal("Only endpoints that are not ready")
 	if s.Unhealthy {
 		other = "All endpoints"
 	}
@@ -234,7 +234,7 @@ func (s *servicePage) policyTable(w *writer) {
 }
 
 func (a *ask) html(w *writer, of *servicePage) {
-	w.put(`<section aria-labelledby="ask"><h2 id="ask">What becomes of a client</h2>
+	w.put(`<section aria-labelledby="ask"><h2 id="ask">Where does a client go?</h2>
 <form method="get" action="/service#ask">
 <input type="hidden" name="namespace" value="%"><input type="hidden" name="name" value="%">
 <label for="client">Client</label> <input id="client" name="client" value="%" placeholder="IP address, or any" `+

@@ -69,7 +69,7 @@ func (i *Inside) refuses(r *http.Request) string {
 	switch {
 	case i.Anywhere:
 	case local == nil || !loopback(local.String()) || !loopback(r.RemoteAddr):
-		return "to other hosts: come by kubectl port-forward or ssh -L, or give --page=always"
+		return "to other hosts: use kubectl port-forward or ssh -L, or set --page=always"
 	case r.Host != "" && !loopbackName(r.Host): // HTTP/1.0 has none, and no browser speaks it
 		return "by the name of another host: ask for localhost, or give --page=always"
 	}
