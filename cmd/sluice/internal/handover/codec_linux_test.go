@@ -37,7 +37,7 @@ func of[T any](k kind, v T, pass func(*codec, *T)) sample {
 		if !ok {
 			v = new(T)
 		}
-		pass(c, v)
+		c.record(func() { pass(c, v) })
 		return v
 	}}
 }
@@ -120,6 +120,75 @@ func TestRecords(t *testing.T) {
 				t.Errorf("%s: a descriptor is missing, and it is taken for the whole", name)
 			}
 		}
+	}
+}
+
+// older is a record as one version has it, and newer as the next one does, with a record within each.
+type older struct{ first, inner, last int }
+
+type newer struct {
+	older
+	innerAdded string
+	added      []netip.AddrPort
+}
+
+func (c *codec) older(v *older) {
+	number(c, &v.first)
+	c.record(func() { number(c, &v.inner) })
+	number(c, &v.last)
+}
+
+func (c *codec) newer(v *newer) {
+	number(c, &v.first)
+	c.record(func() { number(c, &v.inner); c.string(&v.innerAdded) })
+	number(c, &v.last)
+	list(c, &v.added, c.addrPort)
+}
+
+// TestOtherVersions: of a record that has fields more, or less, everything else is read, and what is missing is zero.
+func TestOtherVersions(t *testing.T) {
+	was := newer{older{1, 2, 3}, "new", []netip.AddrPort{addr4}}
+	var w codec
+	w.record(func() { w.newer(&was) })
+	w.record(func() { w.older(&was.older) })
+	w.record(func() { w.older(&was.older) })
+	r := codec{b: w.b, reading: true}
+	var old older
+	if r.record(func() { r.older(&old) }); r.err != nil || old != was.older {
+		t.Errorf("with fields more: %+v, %v", old, r.err)
+	}
+	var next newer
+	if r.record(func() { r.newer(&next) }); r.err != nil || !reflect.DeepEqual(next, newer{older: was.older}) {
+		t.Errorf("with fields less: %+v, %v", next, r.err)
+	}
+	if r.record(func() { r.older(&old) }); r.err != nil || r.more() {
+		t.Errorf("the record after: %v, %d bytes left", r.err, len(r.b))
+	}
+	for name, s := range samples() {
+		if s.kind == setupMsg {
+			continue // JSON
+		}
+		var w codec
+		s.pass(&w, s.v)
+		payload := codec{b: w.b, reading: true}
+		payload.length(0)
+		var longer codec
+		longer.record(func() { longer.b = append(append(longer.b, payload.b...), 7, 3, 'n', 'e', 'w') })
+		r := codec{b: append(longer.b, 1), fds: w.fds, reading: true}
+		if got := s.pass(&r, nil); r.err != nil || !reflect.DeepEqual(got, s.v) || len(r.b) != 1 {
+			t.Errorf("%s with one field more: %+v, %v, %d bytes left", name, got, r.err, len(r.b))
+		}
+	}
+	flow := samples()["flow"].v.(*udp.Frozen)
+	flow.Why = lb.Why(0) // its last field, of one byte then
+	w = codec{}
+	w.flow(flow)
+	var shorter codec
+	shorter.record(func() { shorter.b = append(shorter.b, w.b[:len(w.b)-1]...) })
+	r = codec{b: shorter.b, fds: w.fds, reading: true}
+	var got udp.Frozen
+	if r.record(func() { r.flow(&got) }); r.err != nil || !reflect.DeepEqual(&got, flow) {
+		t.Errorf("a flow with one field less: %+v, want %+v, %v", got, flow, r.err)
 	}
 }
 

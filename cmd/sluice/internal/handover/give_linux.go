@@ -196,7 +196,7 @@ func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
 		n, err := g.TCP.Offer(loop, connsPerMessage, func(batch []tcp.Frozen) error {
 			var c codec
 			for i := range batch {
-				if c.offer(&batch[i]); len(c.b) > maxPiece {
+				if c.record(func() { c.offer(&batch[i]) }); len(c.b) > maxPiece {
 					return fmt.Errorf("offer %d connections: names too long", len(batch))
 				}
 			}
@@ -220,17 +220,23 @@ func (g *giver) sendClients(ctx context.Context) error {
 	var c codec
 	now, from := eventloop.Now(), g.since
 	g.since = now - int64(time.Second) // loops look at the clock at different moments
-	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { c.affinity(&affinity{id, clients}) })
+	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) {
+		c.record(func() { c.affinity(&affinity{id, clients}) })
+	})
 	if err := g.ch.send(ctx, clientsMsg, c.b); err != nil {
 		return err
 	}
 	c.b = c.b[:0]
-	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) { c.conversations(&conversations{id, all}) })
+	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) {
+		c.record(func() { c.conversations(&conversations{id, all}) })
+	})
 	if err := g.ch.send(ctx, conversationsMsg, c.b); err != nil {
 		return err
 	}
 	c.b = c.b[:0]
-	g.LB.ClientRates(now, func(id lb.ID, all []lb.ClientRate) { c.rates(&rates{id, all}) })
+	g.LB.ClientRates(now, func(id lb.ID, all []lb.ClientRate) {
+		c.record(func() { c.rates(&rates{id, all}) })
+	})
 	return g.ch.send(ctx, ratesMsg, c.b)
 }
 
@@ -243,7 +249,7 @@ func (g *giver) sendMemory(ctx context.Context) error {
 			g.overShare = append(g.overShare, overShare{m.ID, m.OverShare})
 		}
 		before := len(all.b)
-		all.memory(&m)
+		all.record(func() { all.memory(&m) })
 		if one := all.b[before:]; g.memory[m.ID] == string(one) {
 			all.b = all.b[:before]
 		} else {
@@ -256,7 +262,7 @@ func (g *giver) sendMemory(ctx context.Context) error {
 // sendTimes sends the histograms of services.
 func (g *giver) sendTimes(ctx context.Context) error {
 	var all codec
-	g.LB.Times(func(id lb.ID, of *lb.Times) { all.times(&times{id, of}) })
+	g.LB.Times(func(id lb.ID, of *lb.Times) { all.record(func() { all.times(&times{id, of}) }) })
 	return g.ch.send(ctx, timesMsg, all.b)
 }
 
@@ -264,7 +270,7 @@ func (g *giver) sendTimes(ctx context.Context) error {
 func (g *giver) sendWhys(ctx context.Context) error {
 	var all codec
 	for _, one := range g.Kernel.Whys() {
-		all.chosen(&one)
+		all.record(func() { all.chosen(&one) })
 	}
 	return g.ch.send(ctx, whysMsg, all.b)
 }
@@ -300,7 +306,7 @@ func sendFrozen[T any](ctx context.Context, ch *Channel, k kind, count *int, fre
 	}
 	if err := freeze(func(f *T) error {
 		*count++
-		if encode(&c, f); len(c.b) > maxPiece*3/4 || len(c.fds) > maxFDs-2 {
+		if c.record(func() { encode(&c, f) }); len(c.b) > maxPiece*3/4 || len(c.fds) > maxFDs-2 {
 			return flush()
 		}
 		return nil

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-// version is that of the protocol. Every change of what crosses raises it, but for the first
-// byte of a message, Hello and failedMsg, by which other versions are refused.
-const version = 14
+// version is that of the protocol. It rises only for what another version would misread: a field that is not at the end
+// of its record, carries a file descriptor or changes its meaning, and another kind or order of messages.
+const version = 15
 
 // kind is the type of a message, the first byte of each of its pieces.
 type kind byte

@@ -196,59 +196,64 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 	}
 	c := codec{b: m.payload, fds: m.fds, reading: true}
 	for c.more() {
-		switch m.kind {
-		case offersMsg:
-			var f tcp.Frozen
-			c.offer(&f)
-			t.offers[f.Offer] = f
-		case connsMsg:
-			t.receiveConn(&c)
-		case flowsMsg:
-			t.flows = append(t.flows, udp.Frozen{})
-			f := &t.flows[len(t.flows)-1]
-			if c.flow(f); !t.setup.listensAt(f.Listening, f.Member) {
-				c.fail(errors.New("a flow of a frontend that is not listened for"))
-			}
-		case assocsMsg:
-			var f sctp.Frozen
-			c.assoc(&f)
-			t.assocs = append(t.assocs, f)
-		case clientsMsg:
-			var a affinity
-			if c.affinity(&a); c.err == nil {
-				balancer.RememberClients(a.id, a.clients)
-			}
-		case conversationsMsg:
-			var one conversations
-			if c.conversations(&one); c.err == nil {
-				balancer.RememberConversations(one.id, one.all)
-			}
-		case ratesMsg:
-			var one rates
-			if c.rates(&one); c.err == nil {
-				balancer.RememberClientRates(one.id, one.all)
-			}
-		case memoryMsg:
-			var one lb.Stats
-			if c.memory(&one); c.err == nil {
-				balancer.Remember([]lb.Stats{one})
-			}
-		case timesMsg:
-			var one times
-			if c.times(&one); c.err == nil {
-				balancer.RememberTimes(one.id, one.all)
-			}
-		case whysMsg:
-			t.whys = append(t.whys, kernelflows.Chosen{})
-			c.chosen(&t.whys[len(t.whys)-1])
-		default:
-			return fmt.Errorf("a message of the unknown type %d", m.kind)
-		}
+		c.record(func() { t.record(&c, m.kind, balancer) })
 	}
 	if c.err == nil && len(c.fds) > 0 {
 		return fmt.Errorf("message %d has %d file descriptors too many", m.kind, len(c.fds))
 	}
 	return c.err
+}
+
+// record handles one record of a message.
+func (t *taker) record(c *codec, of kind, balancer *lb.Balancer) {
+	switch of {
+	case offersMsg:
+		var f tcp.Frozen
+		c.offer(&f)
+		t.offers[f.Offer] = f
+	case connsMsg:
+		t.receiveConn(c)
+	case flowsMsg:
+		t.flows = append(t.flows, udp.Frozen{})
+		f := &t.flows[len(t.flows)-1]
+		if c.flow(f); !t.setup.listensAt(f.Listening, f.Member) {
+			c.fail(errors.New("a flow of a frontend that is not listened for"))
+		}
+	case assocsMsg:
+		var f sctp.Frozen
+		c.assoc(&f)
+		t.assocs = append(t.assocs, f)
+	case clientsMsg:
+		var a affinity
+		if c.affinity(&a); c.err == nil {
+			balancer.RememberClients(a.id, a.clients)
+		}
+	case conversationsMsg:
+		var one conversations
+		if c.conversations(&one); c.err == nil {
+			balancer.RememberConversations(one.id, one.all)
+		}
+	case ratesMsg:
+		var one rates
+		if c.rates(&one); c.err == nil {
+			balancer.RememberClientRates(one.id, one.all)
+		}
+	case memoryMsg:
+		var one lb.Stats
+		if c.memory(&one); c.err == nil {
+			balancer.Remember([]lb.Stats{one})
+		}
+	case timesMsg:
+		var one times
+		if c.times(&one); c.err == nil {
+			balancer.RememberTimes(one.id, one.all)
+		}
+	case whysMsg:
+		t.whys = append(t.whys, kernelflows.Chosen{})
+		c.chosen(&t.whys[len(t.whys)-1])
+	default:
+		c.fail(fmt.Errorf("a message of the unknown type %d", of))
+	}
 }
 
 // receiveConn keeps a connection that has stopped.
