@@ -49,8 +49,7 @@ type stats[C, G any] struct {
 	Busy         C // dropped: the socket to send through was full
 	TooLong      C // dropped: larger than the path allows
 
-	SendErrors    C // sends that the kernel refused, whatever became of the datagram
-	ReceiveErrors C // receives at a frontend's socket that failed
+	SendErrors C // sends that the kernel refused, whatever became of the datagram
 }
 
 // loopCounters are written by one loop and read by any goroutine. The padding keeps two

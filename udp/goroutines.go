@@ -184,7 +184,6 @@ func (g *goroutines) serve(ln *listener) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			g.sh.count.ReceiveErrors.Add(1)
 			select {
 			case <-ln.stopped:
 			case <-time.After(errorPause):

@@ -60,7 +60,6 @@ func (ln *listener) receive() bool {
 		case err == unix.EAGAIN:
 			return true
 		case err != nil:
-			sh.count.ReceiveErrors.Add(1)
 			taken += slots
 			continue
 		}

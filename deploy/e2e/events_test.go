@@ -61,7 +61,7 @@ func TestEvents(t *testing.T) {
 		e := l.event(l.namespace, "Service", "web", "PortAlreadyClaimed", begin)
 		return e.Series != nil && e.Series.Count == 2
 	})
-	if n := l.metric("sluice_events_dropped_total"); n != 0 {
+	if n := l.metric(`sluice_dropped_records_total{kind="event"}`); n != 0 {
 		t.Errorf("%v events dropped", n)
 	}
 }

@@ -56,9 +56,8 @@ func TestGRPCHealth(t *testing.T) {
 		t.Helper()
 		testbed.Eventually(t, what, func() bool {
 			_, page, err := bed.Node.Get(t.Context(), testbed.MetricsURL)
-			got, ok := testbed.Series(page, "sluice_endpoints_failing_checks")
-			checked, _ := testbed.Series(page, `sluice_endpoint_checks_total{result="passed"}`)
-			return err == nil && ok && got == want && checked+got > 0
+			got, ok := testbed.Series(page, `sluice_endpoints_excluded{reason="failing_probe"}`)
+			return err == nil && ok && got == want
 		})
 	}
 	failing("both serve", 0)

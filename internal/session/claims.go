@@ -90,9 +90,6 @@ func (cs *Claims) Admit(f lb.Frontend, client netip.Addr, free Room, count *Coun
 		cs.Refused = overLimit(count, err)
 		return Claim{}, false
 	}
-	if admission.NotLimited() {
-		count.NotLimited.Add(1)
-	}
 	c = cs.open(id, admission, client)
 	if over := cs.over(c, free, count); over != nil {
 		over.Add(1)

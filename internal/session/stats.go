@@ -59,13 +59,11 @@ type Refusals[C any] struct {
 	ClientConns, ClientDials   C
 }
 
-// Limits count the clients that were reset because of what their Service requests, and those that ought to be looked
-// at.
+// Limits count the clients that were reset because of what their Service requests.
 type Limits[C any] struct {
 	OverConnections       C // it has as many connections as it may
 	OverClientConnections C // they have
 	OverClientRate        C // they open more in a second than they may
-	NotLimited            C // clients that were not limited, since a Service has too many to know each
 }
 
 // Counters are written by one loop and read by any goroutine.

@@ -63,6 +63,5 @@ type stats[C, G any] struct {
 	Busy         C // packets dropped: the queue to send through was full
 	TooLong      C // messages that ended their association: longer than 1 MiB
 
-	SendErrors    C // sends that the kernel refused
-	ReceiveErrors C // receives that failed
+	SendErrors C // sends that the kernel refused
 }

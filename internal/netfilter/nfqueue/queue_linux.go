@@ -43,12 +43,6 @@ const (
 	headerBytes = unix.SizeofNlMsghdr + nl.SizeofNfgenmsg
 )
 
-// The number of close's message is in its answer (struct nlmsghdr); others have none.
-const (
-	sequenceAt = 8
-	closes     = 1
-)
-
 const (
 	// room is what bounds a queue: the bytes of its socket's buffer. The kernel counts each packet with some 800, and
 	// twice as many as are asked for, so that some 600 wait: 8 ms for a process that takes 12 us for one, and less than
@@ -89,7 +83,7 @@ type queue struct {
 
 	closing atomic.Bool
 
-	packets, repeated, odd, missed, late atomic.Uint64
+	packets, odd, missed atomic.Uint64
 }
 
 func open(number uint16, decide func(*Packet) Verdict, took func(int, time.Duration)) (*queue, error) {
@@ -246,12 +240,7 @@ func (q *queue) take(b []byte) {
 		if size < headerBytes || size > len(b) {
 			return
 		}
-		switch binary.NativeEndian.Uint16(b[4:]) {
-		case unix.NLMSG_ERROR:
-			if binary.NativeEndian.Uint32(b[sequenceAt:]) != closes { // the packet has gone, as with its interface
-				q.late.Add(1)
-			}
-		case subsystem<<8 | msgPacket:
+		if binary.NativeEndian.Uint16(b[4:]) == subsystem<<8|msgPacket { // an error says that a packet has gone
 			q.judge(b[headerBytes:size])
 		}
 		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
@@ -294,9 +283,7 @@ func (q *queue) judge(attrs []byte) {
 // again decides about the packet, or as before if its flow is being decided.
 func (q *queue) again() Verdict {
 	f, known := q.recent.find(q.packet.flow(), q.now)
-	if known {
-		q.repeated.Add(1)
-	} else {
+	if !known {
 		f.verdict = q.decide(&q.packet)
 	}
 	return f.verdict
@@ -350,7 +337,6 @@ func (q *queue) close() error {
 	none := nfnl.Attr(nil, configLength, make([]byte, 4))
 	q.closing.Store(true)
 	msg := append(appendHeader(nil, msgConfig, unix.NLM_F_REQUEST|unix.NLM_F_ACK, q.number, len(none)), none...)
-	binary.NativeEndian.PutUint32(msg[sequenceAt:], closes)
 	var full error
 	err := q.conn.Control(func(fd uintptr) { _, full = unix.Write(int(fd), msg) })
 	if err = errors.Join(err, full); err == nil {

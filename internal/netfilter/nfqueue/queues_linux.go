@@ -10,11 +10,9 @@ type Queues struct{ list []*queue }
 
 // Stats count packets, of all queues.
 type Stats struct {
-	Packets  uint64 // that were decided
-	Repeated uint64 // of them, those that came while the first of their flow was decided, and had the same answer
-	Odd      uint64 // of them, those that do not show their ports: they were dropped
-	Missed   uint64 // that found a queue full and went on as they came
-	Late     uint64 // that had gone when their verdict came
+	Packets uint64 // that were decided
+	Odd     uint64 // of them, those that do not show their ports: they were dropped
+	Missed  uint64 // that found a queue full and went on as they came
 }
 
 // Verdict is what becomes of a packet.
@@ -52,10 +50,8 @@ func Open(first, count uint16, decide func(*Packet) Verdict, took func(packets i
 func (q *Queues) Stats() (s Stats) {
 	for _, one := range q.list {
 		s.Packets += one.packets.Load()
-		s.Repeated += one.repeated.Load()
 		s.Odd += one.odd.Load()
 		s.Missed += one.missed.Load()
-		s.Late += one.late.Load()
 	}
 	return s
 }

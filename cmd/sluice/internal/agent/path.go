@@ -74,18 +74,9 @@ const (
 	ByHost            // this host does not have the path that would be taken
 	BySettling        // Auto: a cheaper path would do, but not for long enough
 	ByEnd             // this process ends
-	reasonCount
 )
 
-var reasonNames = [reasonCount]string{"mode", "annotation", "policy", "cost", "host", "stabilization", "exit"}
-
-// Reasons returns all.
-func Reasons() (out []Reason) {
-	for r := range reasonCount {
-		out = append(out, r)
-	}
-	return out
-}
+var reasonNames = [...]string{"mode", "annotation", "policy", "cost", "host", "stabilization", "exit"}
 
 // String returns the word.
 func (r Reason) String() string { return reasonNames[r] }

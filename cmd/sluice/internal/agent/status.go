@@ -74,10 +74,9 @@ type Status struct {
 	Short     int        // ports of addresses that are not served, since file descriptors are few
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
-	Paths     [pathCount]int   // service ports on each Path
-	Reasons   [reasonCount]int // service ports by what has decided that
-	Fallbacks int              // service ports that are not on the path that was requested
-	Policies  int              // that service ports request and their paths do not have; but schedulers of ipvs
+	Paths     [pathCount]int // service ports on each Path
+	Fallbacks int            // service ports that are not on the path that was requested
+	Policies  int            // that service ports request and their paths do not have; but schedulers of ipvs
 
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
@@ -136,7 +135,6 @@ func (s *Status) add(p *piece, sign int) {
 	}
 	s.count(p.service, sign)
 	s.Paths[p.choice.Path] += sign
-	s.Reasons[p.choice.Reason] += sign
 	if p.choice.Fallback != "" {
 		s.Fallbacks += sign
 	}
@@ -249,7 +247,7 @@ func (p *progress) applied(plan *Plan) {
 	s := &p.status
 	if plan.whole {
 		s.Services, s.Frontends, s.Backends, s.Looping, s.Drained, s.Fallbacks, s.Policies = 0, 0, 0, 0, 0, 0, 0
-		s.NoLocal, s.Paths, s.Reasons = [2]NoLocal{}, [pathCount]int{}, [reasonCount]int{}
+		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
 	}
 	for i := range plan.changes {
 		c := &plan.changes[i]

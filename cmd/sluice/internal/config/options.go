@@ -297,7 +297,7 @@ func (s *settings) otherGroups() []group {
 				"`WHICH` sluice_service_... metrics a Service has: basic (choices, failures, bytes, active, " +
 					"held and endpoints; others once they are not 0), or all from the start"},
 			{"metrics-endpoints", "", &s.Metrics.Endpoints,
-				"`NUMBER` of endpoints with their own sluice_endpoint_... metrics, seven each; 0 is none"},
+				"`NUMBER` of endpoints with their own sluice_endpoint_... metrics, three each; 0 is none"},
 			{"metrics-histograms", "", &s.Metrics.Histograms,
 				"`NUMBER` of Service ports with their own histograms of the time to connect, to the first " +
 					"byte and to the end, 44 series and 4 kB per loop each. The first with connections get one; " +

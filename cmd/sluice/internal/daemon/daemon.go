@@ -77,7 +77,6 @@ type daemon struct {
 	wrong    conditions.Set // what is rejected, ignored or leads nowhere
 	history  *history.Recorder
 	lineage  lineage
-	serving  atomic.Int64 // lineage.serving, in ns since 1970; 0: not yet
 	web      *web
 
 	lock       node.Lock // held while rules may be written

@@ -70,7 +70,6 @@ func (d *daemon) serveAPI() {
 	if l.samples = nil; l.serving.IsZero() {
 		l.serving = now
 	}
-	d.serving.Store(l.serving.UnixNano())
 	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel},

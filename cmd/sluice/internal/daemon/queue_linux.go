@@ -117,17 +117,8 @@ func (q *queues) stats() (m metrics.Queue) {
 		return m
 	}
 	s := q.server.Stats()
-	var rules nftables.Stats
-	for _, e := range q.server.Engines {
-		if e != nil {
-			rules.Add(e.Stats())
-		}
-	}
-	return metrics.Queue{Numbered: rules.Numbered, Unnumbered: rules.Unnumbered,
-		Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown, Strays: s.Strays,
-		Packets: s.Queues.Packets, Repeated: s.Queues.Repeated, Odd: s.Queues.Odd, Late: s.Queues.Late,
-		Missed: s.Queues.Missed, Known: s.Flows.Known, NotFollowed: metrics.Lacks(s.Flows.Lacks),
-		Refused: s.Flows.Refused, Silent: s.Flows.Silent, Retried: s.Flows.Retried, Unheard: s.Flows.Lost}
+	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
+		Strays: s.Strays, Missed: s.Queues.Missed, Uncounted: metrics.Lacks(s.Flows.Lacks), LostEvents: s.Flows.Lost}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.

@@ -97,7 +97,7 @@ func (d *daemon) serveWeb() error {
 // newMetrics makes the metrics, which read the packages at each scrape.
 func (d *daemon) newMetrics() *metrics.Metrics {
 	c := &d.Config.Metrics
-	sources := metrics.Sources{Build: metrics.Build{Version: d.Version, Commit: d.Commit}, Serving: d.servingSince,
+	sources := metrics.Sources{Build: metrics.Build{Version: d.Version, Commit: d.Commit},
 		Detail: metrics.Detail{Services: c.Services, Endpoints: c.Endpoints,
 			All: c.Families == config.AllFamilies},
 		TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
@@ -127,15 +127,6 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 	}
 	m.Register(d.Upgrade.Collector())
 	return m
-}
-
-// servingSince is when the first of the processes that have handed over to each other began to serve; zero: this one
-// does not yet.
-func (d *daemon) servingSince() time.Time {
-	if ns := d.serving.Load(); ns != 0 {
-		return time.Unix(0, ns)
-	}
-	return time.Time{}
 }
 
 // health answers probes.

@@ -88,11 +88,11 @@ func (a accessLog) reasons(open func(string) *testbed.Talker, ready func()) {
 	first := open("10.96.0.78:80")
 	first.Echoes()
 	second := open("10.96.0.78:80")
-	l.Eventually("it waits", func() bool { return l.Metric("sluice_tcp_queued_connections") == 1 })
+	l.Eventually("it waits", func() bool { return l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="queue"}`) == 1 })
 	logged("one with room", first, "rr")
 	logged("one that has waited for room", second, "queue")
 	held := open("10.96.0.79:80")
-	l.Eventually("it waits", func() bool { return l.Metric("sluice_tcp_held_connections") == 1 })
+	l.Eventually("it waits", func() bool { return l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="hold"}`) == 1 })
 	ready()
 	logged("one that has waited for an endpoint", held, "hold")
 }
@@ -250,7 +250,7 @@ func TestAccessLog(t *testing.T) {
 			t.Errorf("%s is %v for web and %v for others, want %d and %d", series, web, others, ofWeb, ofOthers)
 		}
 	}
-	if n := l.Metric(`sluice_access_log_lines_total{result="dropped"}`); n != 0 {
+	if n := l.Metric(`sluice_dropped_records_total{kind="access_log"}`); n != 0 {
 		t.Errorf("%v lines are lost", n)
 	}
 	l.Signal(syscall.SIGINT)

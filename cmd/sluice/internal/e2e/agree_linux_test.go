@@ -141,7 +141,7 @@ func (l looker) agree(n *tally, log string) {
 		"resets":    {of("resets_total", "", `reason="established",`, `,side="client"`), resets},
 		"bytes in":  {of("bytes_total", `direction="in",`, "", ""), bytes},
 		"bytes out": {of("bytes_total", `direction="out",`, "", ""), bytes},
-		"accepted":  {l.Metric("sluice_tcp_accepted_connections_total"), connections},
+		"accepted":  {l.Metric(`sluice_connections_total{protocol="TCP",result="established"}`), connections},
 	})
 	ends := l.logAgrees(n, log)
 	if ends["CD"] != resets || ends["--"] != connections-resets {
@@ -322,7 +322,7 @@ func TestFlowsAgree(t *testing.T) {
 		"picks":     {of("picks_total", "", "", ""), flows},
 		"bytes in":  {of("bytes_total", `direction="in",`, "", ""), bytes},
 		"bytes out": {of("bytes_total", `direction="out",`, "", ""), bytes},
-		"flows":     {l.Metric("sluice_udp_flows_total"), flows},
+		"flows":     {l.Metric(`sluice_connections_total{protocol="UDP",result="established"}`), flows},
 	})
 	l.logAgrees(&n, log)
 }

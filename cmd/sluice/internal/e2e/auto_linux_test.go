@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -85,11 +86,14 @@ func (a *automatic) on(path, reason, why string, moves int) {
 		a.moving.Eventually(fmt.Sprintf("%s is %v", series, n), func() bool { return a.moving.Metric(series) == n })
 	}
 	want(fmt.Sprintf("sluice_service_data_path{path=%q}", path), all)
-	want(fmt.Sprintf("sluice_service_data_path_reason{reason=%q}", reason), all)
 	want("sluice_data_path_moves_total", a.moves)
-	list := read[api.List[api.Service]](a.looker, "services").Items
+	var list []api.Service
+	a.moving.Eventually("all are there by "+reason, func() bool {
+		list = read[api.List[api.Service]](a.looker, "services").Items
+		return !slices.ContainsFunc(list, func(s api.Service) bool { return s.Path.Reason != reason })
+	})
 	for _, s := range list {
-		if p := s.Path; p.Effective != path || p.Reason != reason || !strings.Contains(p.Why, why) || p.Fallback != "" {
+		if p := s.Path; p.Effective != path || !strings.Contains(p.Why, why) || p.Fallback != "" {
 			t.Errorf("the API has %s at %+v, want %s by %s: %s", s.Name, p, path, reason, why)
 		}
 	}
@@ -189,7 +193,7 @@ func TestAutoFlaps(t *testing.T) {
 	for n := range 3 {
 		a.ask("", "", "")
 		a.on("queue", "stabilization", "for 1h0m0s (--auto-stabilization); then data path nftables", 0)
-		if put := a.moving.Metric("sluice_data_path_moves_deferred_total"); put != float64((n+1)*len(a.services)) {
+		if put := a.moving.Metric(`sluice_deferred_total{work="data_path_move"}`); put != float64((n+1)*len(a.services)) {
 			t.Errorf("turn %d: %v moves were put off", n, put)
 		}
 		a.ask("", requestsLC, requestsLC)
@@ -217,8 +221,8 @@ func TestAutoHost(t *testing.T) {
 	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
-	for series, n := range map[string]float64{"sluice_data_path_fallbacks": 0, "sluice_policy_fallbacks": 0,
-		`sluice_service_data_path{path="userspace"}`: 1, `sluice_service_data_path_reason{reason="host"}`: 1} {
+	for series, n := range map[string]float64{`sluice_fallbacks{kind="data_path"}`: 0, `sluice_fallbacks{kind="policy"}`: 0,
+		`sluice_service_data_path{path="userspace"}`: 1} {
 		if got := l.Metric(series); got != n {
 			t.Errorf("%s is %v, want %v", series, got, n)
 		}

@@ -49,13 +49,15 @@ func TestConversations(t *testing.T) {
 			}
 		}
 	}
-	if n := l.Metric(`sluice_udp_flows_ended_total{reason="parked"}`); n < ports {
+	if n := l.Metric(`sluice_ended_connections_total{protocol="UDP",reason="parked"}`); n < ports {
 		t.Errorf("%v flows were parked: the test tests nothing", n)
 	}
-	if n := l.Metric(`sluice_udp_flows_ended_total{reason="evicted"}`); n != 0 {
-		t.Errorf("%v flows were evicted", n)
+	for _, reason := range []string{"service_share", "client_share", "limit"} {
+		if n := l.Metric(fmt.Sprintf(`sluice_ended_connections_total{protocol="UDP",reason=%q}`, reason)); n != 0 {
+			t.Errorf("%v flows were evicted by reason %s", n, reason)
+		}
 	}
-	if n := l.Metric("sluice_udp_active_flows"); n > ports/4 {
+	if n := l.Metric(`sluice_active_connections{protocol="UDP"}`); n > ports/4 {
 		t.Errorf("%v flows are open, want a quarter of %d at most", n, ports)
 	}
 }

@@ -169,20 +169,21 @@ func TestPostgreSQL(t *testing.T) {
 	}
 	primary("sluice.io/max-endpoint-connections: '20', sluice.io/queue-timeout: 1m", one)
 	socket := filepath.Join(t.TempDir(), "socket")
-	l.Start("--handover-socket", socket)
+	l.Start("--handover-socket", socket, "--metrics-service-families=all")
 
 	// a thread each: to connect blocks one
 	release := p.lock(one)
 	all := p.bench("10.96.0.54", "-n", "-S", "-C", "-c", "100", "-j", "100", "-t", "4")
-	others := func() bool { return l.Metric("sluice_tcp_queued_connections") == 100-limit }
+	const queued = `sluice_service_queued{protocol="TCP",service_name="db",service_namespace="default",service_port=""}`
+	others := func() bool { return l.Metric(queued) == 100-limit }
 	l.Eventually("all clients wait that are too many", others)
-	l.HandOver("--handover-socket", socket)
+	l.HandOver("--handover-socket", socket, "--metrics-service-families=all")
 	l.Eventually("they wait for the next process", others)
 	release()
 	if log := all.expect(0); !strings.Contains(log, "processed: 400/400") || strings.Contains(log, "FATAL") {
 		t.Errorf("pgbench: %s", log)
 	}
-	if n := l.Metric(`sluice_tcp_queues_total{result="queued"}`); n == 0 {
+	if n := l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="queue"}`); n == 0 {
 		t.Error("none has waited")
 	}
 
@@ -254,7 +255,7 @@ func TestRedis(t *testing.T) {
 	if info := cli(pod, "info", "stats"); !strings.Contains(info, "rejected_connections:0\r") {
 		t.Errorf("Redis has refused clients: %s", info)
 	}
-	if l.Metric(`sluice_tcp_queues_total{result="queued"}`) == 0 {
+	if l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="queue"}`) == 0 {
 		t.Error("none has waited")
 	}
 }

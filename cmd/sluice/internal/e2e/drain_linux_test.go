@@ -85,7 +85,7 @@ func TestDrain(t *testing.T) {
 	if got := l.run("drain"); !strings.Contains(got, pods[0]+":8080") || !strings.Contains(got, "default/web") {
 		t.Errorf("the list is %s", got)
 	}
-	if n := l.Metric("sluice_endpoints_drained"); n != 1 {
+	if n := l.Metric(`sluice_endpoints_excluded{reason="drained"}`); n != 1 {
 		t.Errorf("the metric has %v", n)
 	}
 	if got := l.run("events", "web"); !strings.Contains(got, "Drained") ||

@@ -215,12 +215,12 @@ func TestExitRefusesNothing(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second) // the promise is about this time
 			v.Eventually("every UDP client is in user space again", func() bool {
-				return v.Metric("sluice_udp_active_flows") == udpClients
+				return v.Metric(`sluice_active_connections{protocol="UDP"}`) == udpClients
 			})
 			end()
 			t.Logf("ended after %v; %d connections, %d failed; %d exchanges, the longest silence %v; the longest wait for a CPU %v",
 				drained, v.connections.Load(), v.failed.Load(), v.exchanges.Load(), time.Duration(v.silence.Load()), v.stall.longest())
-			if got := v.Metric("sluice_tcp_accepted_connections_total"); got == 0 {
+			if got := v.Metric(`sluice_connections_total{protocol="TCP",result="established"}`); got == 0 {
 				t.Error("the replacement has not taken the Services back to user space")
 			}
 			if tables := v.Output("nft", "list", "tables"); strings.Contains(tables, "sluice-services") {

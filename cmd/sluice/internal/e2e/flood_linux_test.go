@@ -43,14 +43,14 @@ func TestUDPFlood(t *testing.T) {
 	for range 3 { // a flow is in use when something has followed an answer
 		ask()
 	}
-	created := l.Metric("sluice_udp_flows_total")
+	created := l.Metric(`sluice_connections_total{protocol="UDP",result="established"}`)
 	if created != float64(len(clients)) {
 		t.Fatalf("%v flows for %d clients", created, len(clients))
 	}
 	stop := l.Flood(l.Client, flooded...)
 	defer stop()
 	l.Eventually("the flood bites", func() bool {
-		return l.Metric(`sluice_udp_flows_evicted_total{reason="service_share"}`) > ports
+		return l.Metric(`sluice_ended_connections_total{protocol="UDP",reason="service_share"}`) > ports
 	})
 	var holding []net.Conn
 	for i := range own {
@@ -68,7 +68,7 @@ func TestUDPFlood(t *testing.T) {
 			ask()
 		}
 	}
-	if n := l.Metric("sluice_udp_active_flows"); n > ports/2 {
+	if n := l.Metric(`sluice_active_connections{protocol="UDP"}`); n > ports/2 {
 		t.Errorf("%v flows are open, want %d at most", n, ports/2)
 	}
 	for _, c := range holding {
@@ -76,7 +76,7 @@ func TestUDPFlood(t *testing.T) {
 	}
 	stop()
 	ask()
-	if n := l.Metric(`sluice_udp_dropped_datagrams_total{reason="no_port"}`); n != 0 {
+	if n := l.Metric(`sluice_dropped_packets_total{protocol="UDP",reason="no_port"}`); n != 0 {
 		t.Errorf("%v datagrams were dropped for want of a port", n)
 	}
 }

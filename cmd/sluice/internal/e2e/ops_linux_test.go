@@ -128,7 +128,7 @@ func TestStop(t *testing.T) {
 			if code, _ := l.Get("http://127.0.0.1:10256/healthz"); code != 503 {
 				t.Errorf("/healthz while stopping = %d, want 503", code)
 			}
-			if how == "accept" && l.Metric("sluice_tcp_accepted_connections_total") != 2 {
+			if how == "accept" && l.Metric(`sluice_connections_total{protocol="TCP",result="established"}`) != 2 {
 				t.Error("the new connection was not accepted in user space")
 			}
 			held.Echoes()
@@ -153,7 +153,7 @@ func TestDrainTimeoutAndSecondSignal(t *testing.T) {
 	}{{"50ms", false, 0}, {"1h", true, 1}} {
 		l.Start("--drain-timeout", test.drain)
 		held := l.Hold()
-		l.Eventually("the connection is there", func() bool { return l.Metric("sluice_tcp_active_connections") == 1 })
+		l.Eventually("the connection is there", func() bool { return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 1 })
 		l.Signal(syscall.SIGTERM)
 		if test.second {
 			l.Eventually("the first signal was taken", func() bool { return strings.Contains(l.Log.String(), "stopping") })

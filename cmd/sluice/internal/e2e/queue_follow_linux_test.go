@@ -68,9 +68,9 @@ func TestQueueFollows(t *testing.T) {
 		if c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr); err == nil {
 			_ = c.Close()
 		}
-		return l.Metric("sluice_ejections_active") == 1
+		return l.Metric(`sluice_endpoints_excluded{reason="ejected"}`) == 1
 	})
-	if n := l.Metric(`sluice_queue_failures_total{result="refused"}`); n < 5 {
+	if n := l.Metric(`sluice_service_failures_total{protocol="TCP",service_name="web",service_namespace="default",service_port=""}`); n < 5 {
 		t.Errorf("%v refusals were seen, want five or more", n)
 	}
 	for range 6 {

@@ -95,7 +95,7 @@ func TestQueue(t *testing.T) {
 	}
 	first := where()
 	stays(first)
-	if n, relayed := l.Metric(onQueue), l.Metric("sluice_tcp_accepted_connections_total"); n != 4 || relayed != 0 {
+	if n, relayed := l.Metric(onQueue), l.Metric(`sluice_connections_total{protocol="TCP",result="established"}`); n != 4 || relayed != 0 {
 		t.Errorf("%v Services are on data path queue, want 4; %v connections were relayed, want none", n, relayed)
 	}
 	out, err := l.Command("explain", "--manifests", l.Dir, "default/web").CombinedOutput()
@@ -230,7 +230,7 @@ func TestQueueLimits(t *testing.T) {
 	}
 	write("\n  annotations: {sluice.io/max-connections: '1', sluice.io/data-path: queue}")
 	on("queue")
-	if first, second := served(), served(); !first || !second || l.Metric("sluice_policy_fallbacks") != 1 {
+	if first, second := served(), served(); !first || !second || l.Metric(`sluice_fallbacks{kind="policy"}`) != 1 {
 		t.Errorf("of two connections: %v and %v, want both, and that the policy is lacking", first, second)
 	}
 }
@@ -246,7 +246,7 @@ func TestQueueUnavailable(t *testing.T) {
 	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
-	if n := l.Metric("sluice_data_path_fallbacks"); n != 1 || l.Metric(`sluice_service_data_path{path="userspace"}`) != 1 {
+	if n := l.Metric(`sluice_fallbacks{kind="data_path"}`); n != 1 || l.Metric(`sluice_service_data_path{path="userspace"}`) != 1 {
 		t.Errorf("%v fallbacks, want 1, to user space", n)
 	}
 	if !strings.Contains(l.Log.String(), "operation not permitted") {

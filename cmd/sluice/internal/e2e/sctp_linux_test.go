@@ -96,17 +96,17 @@ func testSCTP(t *testing.T, mode string) {
 			established++
 		}
 	}
-	if got := l.Metric(`sluice_sctp_associations_total{result="established"}`); got != established {
+	if got := l.Metric(`sluice_connections_total{protocol="SCTP",result="established"}`); got != established {
 		t.Errorf("%v associations are counted, want %v", got, established)
 	}
-	l.Metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,reason=%q}", ends.Engine, "detected"))
+	l.Metric(fmt.Sprintf(`sluice_setting_info{reason="detected",setting="sctp_engine",value=%q}`, ends.Engine))
 	out, err := l.Command("explain", "--manifests", l.Dir, "default/sig").CombinedOutput()
 	if want := fmt.Sprintf("SCTP engine %s: %s\n", ends.Engine, ends.Why); err != nil || strings.Count(string(out), want) != 6 {
 		t.Errorf("explain does not say %q of each address: %v\n%s", want, err, out)
 	}
 
 	l.Write("sig.yaml", lab.SCTPService)
-	l.Eventually("the endpoints are gone", func() bool { return l.Metric("sluice_backends") == 0 })
+	l.Eventually("the endpoints are gone", func() bool { return l.Metric("sluice_endpoints") == 0 })
 	for _, from := range from {
 		for _, addr := range all {
 			err := refusedSCTP(from, netip.MustParseAddrPort(addr))
@@ -123,7 +123,7 @@ func testSCTP(t *testing.T, mode string) {
 	}
 
 	l.Write("sig.yaml", with...)
-	l.Eventually("the endpoints are back", func() bool { return l.Metric("sluice_backends") == 2 })
+	l.Eventually("the endpoints are back", func() bool { return l.Metric("sluice_endpoints") == 2 })
 	if err := ends.Ask(l.Client, netip.MustParseAddrPort(all[0]), "again"); err != nil {
 		t.Error(err)
 	}
@@ -188,5 +188,5 @@ func TestSCTPEngineForced(t *testing.T) {
 	if out := explain(); !strings.Contains(out, "SCTP engine "+ends.Engine+": requested by --sctp-engine\n") {
 		t.Errorf("explain says:\n%s", out)
 	}
-	l.Metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,reason=%q}", ends.Engine, "requested"))
+	l.Metric(fmt.Sprintf(`sluice_setting_info{reason="requested",setting="sctp_engine",value=%q}`, ends.Engine))
 }

@@ -166,7 +166,7 @@ func TestDeadEndpoint(t *testing.T) {
 		}
 		longest = max(longest, time.Since(start))
 	}
-	timeouts := l.Metric(`sluice_tcp_dials_total{result="timeout"}`)
+	timeouts := l.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`)
 	t.Logf("%v of %d connections met the dead endpoint; the longest took %v", timeouts, n, longest)
 	if timeouts != n/3 {
 		t.Errorf("%v dials timed out, want %d: one for each turn of the dead endpoint", timeouts, n/3)
@@ -181,7 +181,7 @@ func TestDeadEndpoint(t *testing.T) {
 			t.Fatalf("answer with a refusing endpoint = %q, %v", name, err)
 		}
 	}
-	if got := l.Metric(`sluice_tcp_dials_total{result="refused"}`); got != n/3 {
+	if got := l.Metric(`sluice_dials_total{protocol="TCP",result="refused"}`); got != n/3 {
 		t.Errorf("%v dials refused, want %d", got, n/3)
 	}
 }
@@ -260,7 +260,7 @@ func TestChurn(t *testing.T) {
 	var first int64
 	for i := range rounds {
 		n := publish(func() bool { return r.IntN(2) == 0 })
-		l.Eventually("the change is in force", func() bool { return int(l.Metric("sluice_backends")) == n })
+		l.Eventually("the change is in force", func() bool { return int(l.Metric("sluice_endpoints")) == n })
 		if i == rounds/4 {
 			first = resident()
 		}
@@ -295,7 +295,9 @@ func TestFewDescriptors(t *testing.T) {
 		defer c.Close()
 		conns[i] = c
 	}
-	l.Eventually("accepting is paused", func() bool { return l.Metric(`sluice_tcp_accept_pauses_total{resource="file_descriptors"}`) > 0 })
+	l.Eventually("accepting is paused", func() bool {
+		return l.Metric(`sluice_accept_pauses_total{protocol="TCP",resource="file_descriptors"}`) > 0
+	})
 
 	// With all of them idle the program must not spin.
 	start, cpu := time.Now(), l.Metric("process_cpu_seconds_total")
@@ -321,8 +323,8 @@ func TestFewDescriptors(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.Eventually("all connections have ended", func() bool { return l.Metric("sluice_tcp_active_connections") == 0 })
-	if got := l.Metric("sluice_tcp_accepted_connections_total"); got != clients {
+	l.Eventually("all connections have ended", func() bool { return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 0 })
+	if got := l.Metric(`sluice_connections_total{protocol="TCP",result="established"}`); got != clients {
 		t.Errorf("%v connections accepted, want %d", got, clients)
 	}
 }
@@ -347,7 +349,7 @@ func TestSharesOfFewDescriptors(t *testing.T) {
 		}
 	}
 	l.Eventually("the Service has its share", func() bool {
-		return l.Metric(`sluice_tcp_refused_connections_total{share="service_file_descriptors"}`) > 0
+		return l.Metric(`sluice_refused_connections_total{protocol="TCP",share="service_file_descriptors"}`) > 0
 	})
 	for i := range 20 {
 		if who, err := lab.Who(l.Client, other); err != nil || who != l.Pods[0].Name {

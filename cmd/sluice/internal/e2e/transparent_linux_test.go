@@ -93,10 +93,10 @@ func TestTransparent(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	if n := l.Metric(`sluice_tcp_transparent_dials_total{source="client"}`); n < connections {
+	if n := l.Metric(`sluice_transparent_dials_total{source="client"}`); n < connections {
 		t.Errorf("%v dials from clients' addresses, want %d", n, connections)
 	}
-	if n := l.Metric(`sluice_tcp_dials_total{result="timeout"}`); n != 0 {
+	if n := l.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`); n != 0 {
 		t.Errorf("%v dials were not answered", n)
 	}
 

@@ -57,10 +57,10 @@ func TestThousandClients(t *testing.T) {
 			break
 		}
 	}
-	if got := l.Metric("sluice_udp_active_flows"); got != float64(clients) {
+	if got := l.Metric(`sluice_active_connections{protocol="UDP"}`); got != float64(clients) {
 		t.Errorf("%v flows are open, want %d", got, clients)
 	}
-	l.Eventually("the idle flows have ended", func() bool { return l.Metric("sluice_udp_active_flows") == 0 })
+	l.Eventually("the idle flows have ended", func() bool { return l.Metric(`sluice_active_connections{protocol="UDP"}`) == 0 })
 	moved := 0
 	for i, c := range socks {
 		name, err := c.Insist()
@@ -137,7 +137,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 		}
 	}
 	t.Logf("all %d flows had moved %v after the file was written", len(there), time.Since(written))
-	if moved := l.Metric(`sluice_udp_flows_rerouted_total{reason="gone"}`); moved != float64(len(there)) {
+	if moved := l.Metric(`sluice_ended_connections_total{protocol="UDP",reason="moved"}`); moved != float64(len(there)) {
 		t.Errorf("%v flows moved, want %d", moved, len(there))
 	}
 }
@@ -158,7 +158,7 @@ func TestRefusingUDPEndpoint(t *testing.T) {
 			}
 		}
 	}
-	if n := l.Metric(`sluice_udp_flows_rerouted_total{reason="refused"}`); n == 0 {
+	if n := l.Metric(`sluice_service_failures_total{protocol="UDP",service_name="dns",service_namespace="default",service_port=""}`); n == 0 {
 		t.Error("no refusal was met: the test tests nothing")
 	}
 }
@@ -223,7 +223,7 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", left...))
-	l.Eventually("the change is in force", func() bool { return l.Metric("sluice_backends") == 2 })
+	l.Eventually("the change is in force", func() bool { return l.Metric("sluice_endpoints") == 2 })
 	first, err := lab.Who(l.Client, lab.WebAddr)
 	if err != nil || first == gone.Name {
 		t.Fatalf("after its endpoint has gone the client got %q, %v", first, err)

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -288,7 +289,7 @@ func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
 
 // packetFilter says what steers to the running program, and why.
 func (q *query) packetFilter() string {
-	filter, reason, unknown := q.inEffect("sluice_packet_filter{packet_filter=%q,reason=%q}")
+	filter, reason, unknown := q.inEffect("packet_filter")
 	const rule = "nftables where the kernel can, else iptables, unless --packet-filter forces one"
 	switch {
 	case unknown != "":
@@ -305,7 +306,7 @@ func (q *query) packetFilter() string {
 
 // sctpEngine says which engine the running program forwards SCTP with, and why.
 func (q *query) sctpEngine() string {
-	engine, reason, unknown := q.inEffect("sluice_sctp_engine{engine=%q,reason=%q}")
+	engine, reason, unknown := q.inEffect("sctp_engine")
 	const rule = "the kernel's sockets where it has SCTP, else packets, unless --sctp-engine forces one"
 	switch {
 	case unknown != "":
@@ -320,9 +321,9 @@ func (q *query) sctpEngine() string {
 	return engine + ": the kernel has no SCTP"
 }
 
-// inEffect returns the labels of a series of the running program; none if it has no such series. Unless unknown is
-// empty it says why the program cannot be asked.
-func (q *query) inEffect(series string) (value, reason, unknown string) {
+// inEffect returns what the running program says of a setting; nothing if it does not say. Unless unknown is empty it
+// says why the program cannot be asked.
+func (q *query) inEffect(setting string) (value, reason, unknown string) {
 	if q.metrics == "" {
 		return "", "", "not asked for"
 	}
@@ -334,7 +335,9 @@ func (q *query) inEffect(series string) (value, reason, unknown string) {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		if n, _ := fmt.Sscanf(lines.Text(), series, &value, &reason); n == 2 {
+		n, _ := fmt.Sscanf(lines.Text(), "sluice_setting_info{reason=%q,setting="+strconv.Quote(setting)+",value=%q}",
+			&reason, &value)
+		if n == 2 {
 			return value, reason, ""
 		}
 	}

@@ -49,8 +49,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `sluice_packet_filter{packet_filter="nftables",reason="detected"} 1`+"\n"+
-			`sluice_sctp_engine{engine="packet",reason="requested"} 1`+"\n")
+		_, _ = io.WriteString(w, `sluice_setting_info{reason="detected",setting="packet_filter",value="nftables"} 1`+"\n"+
+			`sluice_setting_info{reason="requested",setting="sctp_engine",value="packet"} 1`+"\n")
 	}))
 	defer metrics.Close()
 	from := "--manifests=" + file + " --hostname-override=node "

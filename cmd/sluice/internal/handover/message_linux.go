@@ -16,7 +16,7 @@ import (
 
 // version is that of the protocol. Every change of what crosses raises it, but for the first
 // byte of a message, Hello and failedMsg, by which other versions are refused.
-const version = 14
+const version = 15
 
 // kind is the type of a message, the first byte of each of its pieces.
 type kind byte

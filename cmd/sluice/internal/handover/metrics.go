@@ -13,7 +13,6 @@ import (
 type Metrics struct {
 	prometheus.Collector
 	failures prometheus.Counter
-	taken    prometheus.Gauge
 	last     *prometheus.GaugeVec // by result
 	frozen   prometheus.Histogram
 }
@@ -25,21 +24,18 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		Collector: registry,
 		frozen: series.NewHistogram(prometheus.HistogramOpts{Name: "sluice_handover_frozen_seconds",
-			Help:    "Pause of each connection and flow that this process has taken over from the one before.",
+			Help:    "[ALPHA] Pause of each connection and flow that this process has taken over from the one before.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}),
 		failures: series.NewCounter(prometheus.CounterOpts{Name: "sluice_handover_failures_total",
-			Help: "Attempts to hand over to another process after which this one served on, with every connection."}),
-		taken: series.NewGauge(prometheus.GaugeOpts{Name: "sluice_handover_taken",
-			Help: "1 if this process has taken over from another, 0 if it has started afresh."}),
+			Help: "[BETA] Attempts to hand over to another process after which this one served on, with every connection."}),
 		last: series.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_handover_last_timestamp_seconds",
-			Help: "Time of the last hand-over by result: succeeded (to this process), or failed (this process was to " +
+			Help: "[ALPHA] Time of the last hand-over by result: succeeded (to this process), or failed (this process was to " +
 				"hand over, and serves on)."}, []string{"result"}),
 	}
 }
 
 // Took counts that this process has taken over.
 func (m *Metrics) Took() {
-	m.taken.Set(1)
 	m.last.WithLabelValues("succeeded").SetToCurrentTime()
 }
 

@@ -20,33 +20,24 @@ type endpointKey struct {
 	addr netip.AddrPort
 }
 
-// endpointNumbers are the values of endpointSeries.
-type endpointNumbers [7]uint64
-
 // endpointSeries are the series of an endpoint, counters first.
-var endpointSeries = [len(endpointNumbers{})]*prometheus.Desc{
-	ofEndpoint("picks_total", "Times that the endpoint was chosen for a connection or flow."),
-	ofEndpoint("failures_total", "Times that the endpoint was chosen and refused, did not answer or failed."),
-	ofEndpoint("bytes_total", serviceBytesIs, "direction", "in"),
-	ofEndpoint("bytes_total", serviceBytesIs, "direction", "out"),
-	ofEndpoint("active", "Open and dialling connections and flows."),
-	ofEndpoint("eligible", "1 while the endpoint gets new connections with policy Cluster."),
-	ofEndpoint("ejected", "1 while the endpoint gets no new connections because it failed."),
+var endpointSeries = [...]*prometheus.Desc{
+	ofEndpoint("picks_total", "[ALPHA] Times that the endpoint was chosen for a connection or flow."),
+	ofEndpoint("failures_total", "[ALPHA] Times that the endpoint was chosen and refused, did not answer or failed."),
+	ofEndpoint("ejected", "[ALPHA] 1 while the endpoint gets no new connections because it failed."),
 }
 
 // endpointCounters is how many of endpointSeries are.
-const endpointCounters = 4
+const endpointCounters = 2
 
-func ofEndpoint(name, help string, label ...string) *prometheus.Desc {
-	return prometheus.NewDesc("sluice_endpoint_"+name, help, slices.Concat(serviceLabels, []string{"endpoint"}),
-		constant(label))
+func ofEndpoint(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("sluice_endpoint_"+name, help, slices.Concat(serviceLabels, []string{"endpoint"}), nil)
 }
 
 // collect sends the series of at most that many endpoints.
 func (e *endpoints) collect(out chan<- prometheus.Metric, stats []lb.Stats, most int) {
-	there, kept := 0, make(map[endpointKey]struct{}, len(e.own))
+	kept := make(map[endpointKey]struct{}, len(e.own))
 	each(stats, func(key endpointKey, _ *lb.BackendStats) {
-		there++
 		if _, ok := e.own[key]; ok {
 			kept[key] = struct{}{}
 		}
@@ -58,9 +49,6 @@ func (e *endpoints) collect(out chan<- prometheus.Metric, stats []lb.Stats, most
 			sendEndpoint(out, key, b)
 		}
 	})
-	scrape(out).gauge("sluice_endpoints_without_series",
-		"Endpoints without their own series, because --metrics-endpoints is reached; counted once per Service "+
-			"port.", float64(there-len(e.own)))
 }
 
 // each calls visit with every endpoint.
@@ -76,11 +64,9 @@ func each(stats []lb.Stats, visit func(endpointKey, *lb.BackendStats)) {
 }
 
 func sendEndpoint(out chan<- prometheus.Metric, key endpointKey, b *lb.BackendStats) {
-	n := endpointNumbers{b.Picks, b.Failures, b.BytesIn, b.BytesOut, b.InFlight}
-	for at, is := range [...]bool{b.Eligible, b.Health.Ejected} {
-		if is {
-			n[endpointCounters+1+at] = 1
-		}
+	n := [len(endpointSeries)]uint64{b.Picks, b.Failures}
+	if b.Health.Ejected {
+		n[endpointCounters] = 1
 	}
 	for i, desc := range endpointSeries {
 		kind := prometheus.GaugeValue

@@ -49,21 +49,21 @@ func newKubeProxy(r *prometheus.Registry, status func() agent.Status, families [
 	}
 	k := &kubeProxy{
 		agent: status,
-		sync:  histogram("sync_proxy_rules_duration_seconds", "Time to apply a change.", syncBuckets),
+		sync:  histogram("sync_proxy_rules_duration_seconds", "[ALPHA] Time to apply a change.", syncBuckets),
 		full: histogram("sync_full_proxy_rules_duration_seconds",
-			"Time to apply a change that needed rules to be written.", syncBuckets),
+			"[ALPHA] Time to apply a change that needed rules to be written.", syncBuckets),
 		partial: histogram("sync_partial_proxy_rules_duration_seconds",
-			"Time to apply a change that needed at most set members to be written.", syncBuckets),
+			"[ALPHA] Time to apply a change that needed at most set members to be written.", syncBuckets),
 		programming: histogram("network_programming_duration_seconds",
-			"Time from the change of an endpoint, by the annotation of its EndpointSlice, until it was "+
+			"[ALPHA] Time from the change of an endpoint, by the annotation of its EndpointSlice, until it was "+
 				"applied here.", programmingBuckets),
 		conntrack: histogram("conntrack_reconciler_sync_duration_seconds",
-			"Time to find and delete stale conntrack entries after a change.", syncBuckets),
+			"[ALPHA] Time to find and delete stale conntrack entries after a change.", syncBuckets),
 		probes: make(map[string]*prometheus.CounterVec),
 	}
 	for _, probe := range []string{"healthz", "livez"} {
 		c := promauto.With(r).NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_proxy_" + probe + "_total",
-			Help: "Answers to /" + probe + ", by HTTP status."}, []string{"code"})
+			Help: "[ALPHA] Answers to /" + probe + ", by HTTP status."}, []string{"code"})
 		c.WithLabelValues("200")
 		c.WithLabelValues("503")
 		k.probes["/"+probe] = c
@@ -93,63 +93,53 @@ func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 		}
 		for policy, n := range map[string]int{"internal": local.Internal, "external": local.External} {
 			s.gauge("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-				"Service ports with traffic policy Local and endpoints on other nodes only.",
+				"[ALPHA] Service ports with traffic policy Local and endpoints on other nodes only.",
 				float64(n), "traffic_policy", policy, "ip_family", f.Name)
 		}
-		s.gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "Time of the last applied change.",
+		s.gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "[ALPHA] Time of the last applied change.",
 			seconds(status.LastApplied), family...)
-		s.gauge("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "Time of the last change seen.",
+		s.gauge("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "[ALPHA] Time of the last change seen.",
 			seconds(status.LastQueued), family...)
 		if f.Stats == nil {
 			continue
 		}
 		stats := f.Stats()
 		s.counter("kubeproxy_conntrack_reconciler_deleted_entries_total",
-			"Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
+			"[ALPHA] Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
 		s.nftables(&f.Family, &stats)
 		if f.NFTables {
 			continue
 		}
 		s.counter("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-			"Runs of iptables-restore that failed.", stats.Failures, family...)
+			"[ALPHA] Runs of iptables-restore that failed.", stats.Failures, family...)
 		for table, rules := range stats.Rules {
 			last := 0
 			if f.wrote.Load() {
 				last = rules
 			}
-			s.gauge("kubeproxy_sync_proxy_rules_iptables_total", "iptables rules of Sluice.",
+			s.gauge("kubeproxy_sync_proxy_rules_iptables_total", "[ALPHA] iptables rules of Sluice.",
 				float64(rules), "table", table, "ip_family", f.Name)
-			s.gauge("kubeproxy_sync_proxy_rules_iptables_last", "iptables rules written by the last sync.",
+			s.gauge("kubeproxy_sync_proxy_rules_iptables_last", "[ALPHA] iptables rules written by the last sync.",
 				float64(last), "table", table, "ip_family", f.Name)
 		}
 	}
 }
 
-// nftables is what steers a family by nftables, and what forwards its Services by it.
+// nftables is what failed of what steers a family by nftables, and of what forwards its Services by it.
 func (s scrape) nftables(f *Family, steering *redirect.Stats) {
-	family := []string{"ip_family", f.Name}
 	failures, has := uint64(0), f.NFTables
 	if f.NFTables {
 		failures = steering.Failures
-		s.gauge("sluice_nftables_rules", "nftables rules of Sluice that steer.",
-			float64(steering.Rules["sluice-steering"]), family...)
 	}
 	if f.Engine != nil {
 		if engine, there := f.Engine(); there {
 			has = true
 			failures += engine.Failures
-			s.gauge("sluice_nftables_service_rules", "nftables rules that forward Services.",
-				float64(engine.Rules), family...)
-			s.gauge("sluice_nftables_service_elements",
-				"Elements of the nftables sets and maps that forward Services, without those of clients with "+
-					"affinity.", float64(engine.Elements), family...)
-			s.counter("sluice_nftables_service_transactions_total",
-				"Transactions that changed how nftables forwards Services.", engine.Transactions, family...)
 		}
 	}
 	if has {
 		s.counter("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-			"Transactions of nftables that failed.", failures, family...)
+			"[ALPHA] Transactions of nftables that failed.", failures, "ip_family", f.Name)
 	}
 }
 

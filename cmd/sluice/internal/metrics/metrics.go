@@ -34,9 +34,8 @@ type Sources struct {
 	PacketFilter       string // nftables or iptables; empty: nothing is steered
 	PacketFilterForced bool   // --packet-filter requests it
 
-	Build   Build
-	Serving func() time.Time // since when this process and those that it has taken over from serve; zero: not yet
-	Detail  Detail
+	Build  Build
+	Detail Detail
 
 	Agent       func() agent.Status
 	Manifests   func() manifest.Result // nil: Services come from elsewhere
@@ -93,7 +92,7 @@ func New(sources Sources) *Metrics {
 	m := &Metrics{registry: r, started: time.Now(), kubeProxy: newKubeProxy(r, sources.Agent, sources.Families)}
 	read := func(out chan<- prometheus.Metric) {
 		s := scrape(out)
-		s.gauge("sluice_build_info", "1, with the version, the commit and Go's version as labels.", 1,
+		s.gauge("sluice_build_info", "[ALPHA] 1, with the version, the commit and Go's version as labels.", 1,
 			"version", sources.Build.Version, "revision", sources.Build.Commit, "goversion", runtime.Version())
 		s.sources(&sources)
 	}
@@ -116,73 +115,38 @@ func (m *Metrics) Handler() http.Handler {
 
 // sources reads every source once.
 func (s scrape) sources(c *Sources) {
-	s.tcp(c.TCP())
+	tcp, sctpStats, status, queue, probes := c.TCP(), c.SCTP(), c.Agent(), c.Queue(), c.Checks()
+	s.tcp(tcp)
 	s.udp(c.UDP())
-	s.sctp(c.SCTP())
-	s.agent(c.Agent())
-	if since := c.Serving(); !since.IsZero() {
-		s.gauge("sluice_serving_start_time_seconds",
-			"Start of the first process of this chain of hand-overs; process_start_time_seconds is the start of "+
-				"this process.", seconds(since))
-	}
+	s.sctp(sctpStats)
+	s.agent(status)
+	s.queue(queue)
+	s.host(c)
+	s.excluded(status, probes, c.Outliers())
+	s.counters("sluice_deferred_total", "[ALPHA] Work that was put off, by what it is: tcp_dial or sctp_dial (file "+
+		"descriptors, local ports or memory of this node were exhausted), probe (its namespace had its share of the "+
+		"probes in flight), rule_sync (--iptables-min-sync-period, --ipvs-min-sync-period) or data_path_move "+
+		"(--auto-stabilization).", "work", []reading{{"tcp_dial", tcp.Shortages}, {"sctp_dial", sctpStats.Shortages},
+		{"probe", probes.Postponed}, {"rule_sync", status.Deferred}, {"data_path_move", status.Unmoved}})
+	_, lines := c.AccessLog()
+	_, events := c.Events()
+	s.counters("sluice_dropped_records_total", "[ALPHA] Records that came faster than they could be written or read, "+
+		"by kind: log or access_log (lines), event (of the Node and of Services; also if the API server refused it) or "+
+		"conntrack_event (Sluice reads the table instead, or the access log lacks the flow).", "kind", []reading{
+		{"log", c.LogDropped()}, {"access_log", lines}, {"event", events},
+		{"conntrack_event", c.KernelEvents().Lost + queue.LostEvents}})
 	if engine, _ := c.SCTPEngine(); engine != sctp.Auto { // there is none before the first SCTP Service
-		s.gauge("sluice_sctp_engine", "1 for the engine that forwards SCTP, by reason: requested (--sctp-engine) or "+
-			"detected (what the kernel supports).", 1, "engine", engine.String(), "reason", reason(c.SCTPForced))
+		s.setting("sctp_engine", engine.String(), c.SCTPForced)
 	}
 	if c.PacketFilter != "" {
-		s.gauge("sluice_packet_filter", "1 for the packet filter that steers, nftables or iptables, by reason: "+
-			"requested (--packet-filter) or detected (what the kernel supports).", 1, "packet_filter", c.PacketFilter,
-			"reason", reason(c.PacketFilterForced))
+		s.setting("packet_filter", c.PacketFilter, c.PacketFilterForced)
 	}
-	s.gauge("sluice_file_descriptors_used",
-		"File descriptors of connections and flows, and of sockets of Services beyond the first "+
-			"few.", float64(c.Descriptors.Used()))
-	listened, _ := c.Descriptors.Listened()
-	s.gauge("sluice_file_descriptors_listening",
-		"File descriptors of sockets that listen for Services, without the one for steered TCP. At most three "+
-			"quarters of the limit.", float64(listened))
-	s.gauge("sluice_file_descriptors_limit", "File descriptors that connections, flows and sockets of Services may "+
-		"hold; 0 for no limit.", float64(c.Descriptors.Limit))
-	s.counter("sluice_file_descriptors_exhausted_total",
-		"Connections, flows, pipes and sockets that got no file descriptor, because the limit or their share was "+
-			"reached.", c.Descriptors.Exhausted())
-
-	if entries, limit, err := c.Conntrack(); err == nil { // else the kernel has no table
-		s.gauge("sluice_conntrack_entries", "Entries of the kernel's conntrack table in this network namespace.",
-			float64(entries))
-		s.gauge("sluice_conntrack_entries_limit", "Entries that the kernel's conntrack table may "+
-			"have.", float64(limit))
-	}
-	s.counter("sluice_http_refused_connections_total",
-		"Connections to health checks and metrics that were reset because there were too many, in all or of one "+
-			"client.", c.RefusedHTTP())
-
-	written, lost := c.AccessLog()
-	s.counters("sluice_access_log_lines_total",
-		"Lines of the access log, by result: written, or dropped because the file could not be written fast "+
-			"enough or at all.", "result", []reading{{"written", written}, {"dropped", lost}})
-	s.counter("sluice_log_dropped_total",
-		"Lines of the log that were dropped because the output could not be written fast enough or at "+
-			"all.", c.LogDropped())
-	events := c.KernelEvents()
-	s.counters("sluice_conntrack_events_total",
-		"Events of conntrack for Services that the kernel forwards and the access log covers, by result: handled, "+
-			"or lost because they came faster than Sluice reads.",
-		"result", []reading{{"handled", events.Handled}, {"lost", events.Lost}})
-
-	s.queue(c.Queue())
-	s.outliers(c.Outliers())
-	s.checks(c.Checks())
+	s.counter("sluice_http_refused_connections_total", "[BETA] Connections to health checks and metrics that were "+
+		"reset because there were too many, in all or of one client.", c.RefusedHTTP())
 	for reason, n := range c.Conditions() {
-		s.gauge("sluice_conditions",
-			"Objects and settings that are rejected, ignored or lead nowhere now, by reason; sluice status lists "+
-				"them.", float64(n), "reason", reason)
+		s.gauge("sluice_conditions", "[BETA] Objects and settings that are rejected, ignored or lead nowhere now, by "+
+			"reason; sluice status lists them.", float64(n), "reason", reason)
 	}
-	reported, dropped := c.Events()
-	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
-	s.counter("sluice_events_dropped_total",
-		"Events dropped by the rate limit, or because the API server refused them or took none for two "+
-			"minutes.", dropped)
 	if c.Manifests != nil {
 		s.manifests(c.Manifests())
 	}
@@ -191,15 +155,37 @@ func (s scrape) sources(c *Sources) {
 	}
 }
 
+// host sends what Sluice shares with the rest of the host.
+func (s scrape) host(c *Sources) {
+	s.gauge("sluice_file_descriptors_used", "[BETA] File descriptors of connections and flows, and of sockets of "+
+		"Services beyond the first few.", float64(c.Descriptors.Used()))
+	s.gauge("sluice_file_descriptors_limit", "[BETA] File descriptors that connections, flows and sockets of Services "+
+		"may hold; 0 for no limit.", float64(c.Descriptors.Limit))
+	s.counter("sluice_file_descriptors_exhausted_total", "[BETA] Connections, flows, pipes and sockets that got no "+
+		"file descriptor, because the limit or their share was reached.", c.Descriptors.Exhausted())
+	if entries, limit, err := c.Conntrack(); err == nil { // else the kernel has no table
+		s.gauge("sluice_conntrack_entries", "[BETA] Entries of the kernel's conntrack table in this network namespace.",
+			float64(entries))
+		s.gauge("sluice_conntrack_entries_limit", "[BETA] Entries that the kernel's conntrack table may have.",
+			float64(limit))
+	}
+}
+
+func (s scrape) setting(name, value string, requested bool) {
+	s.gauge("sluice_setting_info", "[ALPHA] 1 for what is in effect: the packet_filter that steers (nftables or "+
+		"iptables) and the sctp_engine that forwards SCTP, by reason: requested (by a flag) or detected (what the "+
+		"kernel supports).", 1, "setting", name, "value", value, "reason", reason(requested))
+}
+
 func (s scrape) apiServer(c Contact) {
 	readable := 1.0
 	if c.Lost {
 		readable = 0
 	}
 	s.gauge("sluice_apiserver_readable",
-		"1 while Services can be read from the API server; 0 while the last known ones are served.", readable)
+		"[BETA] 1 while Services can be read from the API server; 0 while the last known ones are served.", readable)
 	s.gauge("sluice_apiserver_last_contact_timestamp_seconds",
-		"Time of the last answer or change from the API server; 0 is never. Without changes it answers at least "+
+		"[BETA] Time of the last answer or change from the API server; 0 is never. Without changes it answers at least "+
 			"every ten minutes.", seconds(c.Last))
 }
 
@@ -212,15 +198,13 @@ func reason(forced bool) string {
 }
 
 func (s scrape) manifests(m manifest.Result) {
-	s.gauge("sluice_manifest_files", "Manifest files found.", float64(m.Files))
-	s.gauge("sluice_manifest_objects", "Objects of manifests applied.", float64(m.Objects.Len()))
 	count := make(map[manifest.Error]int) // by file and kind
 	for _, p := range m.Problems {
 		count[manifest.Error{File: p.File, Kind: p.Kind}]++
 	}
 	for p, n := range count {
 		s.gauge("sluice_manifest_problems",
-			"Problems of manifest files whose last valid version is kept, by reason: "+
+			"[ALPHA] Problems of manifest files whose last valid version is kept, by reason: "+
 				"unreadable, syntax, invalid, conflict or limit. The log has each with its line.",
 			float64(n), "file", p.File, "reason", string(p.Kind))
 	}

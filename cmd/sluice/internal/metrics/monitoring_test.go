@@ -3,6 +3,7 @@ package metrics
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -111,6 +112,66 @@ func TestMonitoring(t *testing.T) {
 				t.Errorf("%s: %s is no counter", expr, r[1])
 			}
 		}
+	}
+}
+
+// kept are the metrics that no alert, panel or page uses. This list is to stay short: a metric that nobody looks at goes.
+var kept = map[string]string{
+	"sluice_services":                      "what is applied, which scripts wait for",
+	"sluice_endpoints":                     "the same",
+	"sluice_manifest_problems":             "the only one that names a rejected file",
+	"sluice_setting_info":                  "sluice explain reads it",
+	"sluice_handover_frozen_seconds":       "the pause of an upgrade, which is shown nowhere else",
+	"sluice_deferred_total":                "what an incident needs, and only the log has otherwise",
+	"sluice_dropped_records_total":         "the same: what the log, the access log and events lack",
+	"sluice_ejections_total":               "why failing endpoints are not ejected",
+	"sluice_data_path_moves_total":         "Services that go to and fro between data paths",
+	"sluice_queue_flows_total":             "flows whose endpoint the kernel chose in place of Sluice",
+	"sluice_service_bytes_total":           "traffic of each Service, for queries",
+	"sluice_service_kernel_bytes_total":    "the same for what the kernel forwards",
+	"sluice_service_kernel_active":         "sluice_service_active for what the kernel forwards",
+	"sluice_service_queued":                "sluice_service_held for clients that wait for room",
+	"sluice_service_evicted_clients_total": "clients that have lost their affinity",
+}
+
+// TestMetricsAreUsed: a metric of the table is one that an alert, the dashboard or a page of docs uses, or it is in
+// kept. Those that alerts ask for are BETA.
+func TestMetricsAreUsed(t *testing.T) {
+	m, _ := whole(t)
+	families, err := m.registry.Gather()
+	check(t, err)
+	text := strings.Join(expressions(t), "\n")
+	pages, err := filepath.Glob("../../../../docs/*.md")
+	check(t, err)
+	for _, page := range pages {
+		data, err := os.ReadFile(page)
+		check(t, err)
+		text += string(data)
+	}
+	rules, _ := alerts(t)
+	left := maps.Clone(kept)
+	var alerted strings.Builder
+	for _, r := range rules {
+		alerted.WriteString(r.Expr + "\n")
+		text += r.Annotations["description"]
+	}
+	for _, f := range families {
+		name := f.GetName()
+		if !strings.HasPrefix(name, "sluice_") {
+			continue // of kube-proxy, client-go or Prometheus
+		}
+		in := regexp.MustCompile(`\b` + name + `(_bucket|_count|_sum)?\b`).MatchString
+		used, reason := in(text), kept[name]
+		delete(left, name)
+		if used == (reason != "") {
+			t.Errorf("%s is used: %v; reason to keep it if it is not: %q", name, used, reason)
+		}
+		if beta := strings.HasPrefix(f.GetHelp(), "[BETA] "); beta != in(alerted.String()) {
+			t.Errorf("%s is BETA: %v, which only what alerts ask for is to be", name, beta)
+		}
+	}
+	for name := range left {
+		t.Errorf("there is no metric %s", name)
 	}
 }
 

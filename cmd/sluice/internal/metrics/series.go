@@ -10,13 +10,20 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-// outcomes are what became of connections.
-func outcomes(n session.Stats[uint64, int64]) []reading {
-	return []reading{
+// Values of the label protocol, as Kubernetes spells them.
+var protocolTCP, protocolUDP, protocolSCTP = lb.TCP.String(), lb.UDP.String(), lb.SCTP.String()
+
+// dialed sends the series of a protocol that accepts and dials.
+func (s scrape) dialed(protocol string, n session.Stats[uint64, int64]) {
+	of := []string{"protocol", protocol}
+	s.active(protocol, n.Active)
+	s.gauge("sluice_dialling_connections", "[ALPHA] Connections that wait for an endpoint to answer the dial.",
+		float64(n.Dialling), of...)
+	s.connections(protocol, []reading{
 		{"established", n.Established},
 		{"no_service", n.NoService},
-		{"no_backend", n.NoBackend},
-		{"no_local_backend", n.NoLocal},
+		{"no_endpoint", n.NoBackend},
+		{"no_local_endpoint", n.NoLocal},
 		{"not_allowed", n.NotAllowed},
 		{"dial_failed", n.DialGaveUp},
 		{"no_local_ports", n.NoPorts},
@@ -25,157 +32,98 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 		{"queue_full", n.QueueFull},
 		{"queue_timeout", n.QueueTimedOut},
 		{"left_while_queued", n.QueueLeft},
-	}
-}
-
-const queuesIs = "Clients that found every endpoint full and waited, by result: queued (all of them), timeout " +
-	"(then reset), " +
-	"left (the client ended it), or full (reset immediately, because sluice.io/max-pending-connections waited " +
-	"already)."
-
-// queued is what became of clients that had to wait in the queue of their Service.
-func queued(n session.Stats[uint64, int64]) []reading {
-	return []reading{{"queued", n.Queues}, {"timeout", n.QueueTimedOut}, {"left", n.QueueLeft}, {"full", n.QueueFull}}
-}
-
-const limitsAre = "Connections reset immediately by a limit of their Service: max_connections, " +
-	"max_client_connections or " +
-	"max_client_connection_rate."
-
-const notLimitedAre = "Connections that were not limited because their Service has more than 65,536 clients."
-
-// limits are connections beyond limits.
-func limits(n session.Limits[uint64]) []reading {
-	return []reading{
+	})
+	s.counters("sluice_dials_total", "[ALPHA] Finished dials to endpoints, by result: established, refused or timeout.",
+		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}}, of...)
+	s.waits(protocol, "hold", []reading{{"began", n.Holds}, {"timeout", n.HoldExpired}, {"left", n.HoldLeft},
+		{"full", n.HoldFull}})
+	s.waits(protocol, "queue", []reading{{"began", n.Queues}, {"timeout", n.QueueTimedOut}, {"left", n.QueueLeft},
+		{"full", n.QueueFull}})
+	s.counters("sluice_limited_connections_total", "[ALPHA] Connections reset by a limit of their Service, by limit: "+
+		"max_connections, max_client_connections or max_client_connection_rate.", "limit", []reading{
 		{"max_connections", n.OverConnections},
 		{"max_client_connections", n.OverClientConnections},
 		{"max_client_connection_rate", n.OverClientRate},
-	}
-}
-
-const holdsIs = "Clients that found no ready endpoint and waited, by result: held (all of them), expired (then " +
-	"refused), left " +
-	"(the client ended it), or full (refused immediately, because sluice.io/hold-connections waited already)."
-
-// held is what became of clients that had to wait.
-func held(n session.Stats[uint64, int64]) []reading {
-	return []reading{{"held", n.Holds}, {"expired", n.HoldExpired}, {"left", n.HoldLeft}, {"full", n.HoldFull}}
-}
-
-// policyResets are connections that policies have reset.
-func policyResets(n session.Stats[uint64, int64]) []reading {
-	return []reading{
-		{"drain", n.DrainReset},
-		{"idle_timeout", n.IdleTimedOut},
-		{"max_connection_duration", n.DurationExceeded},
-		{"half_close_timeout", n.HalfCloseTimedOut},
-	}
-}
-
-// refusals are connections of Services and clients that had their share already.
-func refusals(n session.Refusals[uint64]) []reading {
-	return []reading{
+	}, of...)
+	s.counters("sluice_refused_connections_total", "[BETA] Connections reset because their Service or client had its "+
+		"share of file descriptors or dials (--max-service-share, --max-client-share).", "share", []reading{
 		{"service_file_descriptors", n.ServiceConns},
 		{"service_dials", n.ServiceDials},
 		{"client_file_descriptors", n.ClientConns},
 		{"client_dials", n.ClientDials},
-	}
+	}, of...)
+	s.counters("sluice_accept_pauses_total", "[BETA] Pauses of accepting, by the exhausted resource: "+
+		"file_descriptors, dials (too many in flight) or other.", "resource", []reading{
+		{"file_descriptors", n.PausedDescriptors}, {"dials", n.PausedDials}, {"other", n.AcceptErrors}}, of...)
+}
+
+func (s scrape) active(protocol string, n int64) {
+	s.gauge("sluice_active_connections", "[ALPHA] Open connections.", float64(n), "protocol", protocol)
+}
+
+func (s scrape) connections(protocol string, results []reading) {
+	s.counters("sluice_connections_total", "[BETA] New connections, by result: established, or reset for no_service, "+
+		"no_endpoint, no_local_endpoint (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of "+
+		"this node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or queue_timeout; or "+
+		"left_while_held or left_while_queued by the client. UDP has established only.",
+		"result", results, "protocol", protocol)
+}
+
+func (s scrape) waits(protocol, wait string, results []reading) {
+	s.counters("sluice_waits_total", "[ALPHA] Clients that waited: hold for a ready endpoint (sluice.io/hold), queue "+
+		"for room at one (sluice.io/max-endpoint-connections). By result: began (all that waited), timeout, left (the "+
+		"client ended it) or full (refused, because as many waited as may). UDP has timeout and full only.",
+		"result", results, "protocol", protocol, "wait", wait)
+}
+
+func (s scrape) ended(protocol string, reasons []reading) {
+	s.counters("sluice_ended_connections_total", "[BETA] UDP flows and SCTP associations that ended, by reason. UDP: "+
+		"expired (idle), parked (closed early and remembered), moved (to another endpoint), service_share or "+
+		"client_share (evicted, because the Service or client had its share) or limit (evicted, because all together "+
+		"had too many). SCTP: shutdown, client or endpoint (which aborted), expired or limit.", "reason", reasons, "protocol", protocol)
+}
+
+func (s scrape) bytes(protocol string, in, out uint64) {
+	s.counters("sluice_bytes_total", "[ALPHA] Bytes relayed: in from clients, out to clients.",
+		"direction", []reading{{"in", in}, {"out", out}}, "protocol", protocol)
+}
+
+func (s scrape) packets(protocol string, in, out uint64) {
+	s.counters("sluice_packets_total", "[ALPHA] UDP datagrams, and packets of the packet engine for SCTP, relayed: in "+
+		"from clients, out to clients.", "direction", []reading{{"in", in}, {"out", out}}, "protocol", protocol)
+}
+
+func (s scrape) droppedPackets(protocol string, reasons []reading) {
+	s.counters("sluice_dropped_packets_total", "[BETA] UDP datagrams, and packets of the packet engine for SCTP, "+
+		"dropped, by reason.", "reason", reasons, "protocol", protocol)
 }
 
 func (s scrape) tcp(n tcp.Stats) {
-	s.gauge("sluice_tcp_active_connections", "Open TCP connections.", float64(n.Active))
-	s.gauge("sluice_tcp_dialling_connections", "TCP connections waiting for an endpoint to answer the dial.",
-		float64(n.Dialling))
-	s.counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", n.Accepted)
-	s.counter("sluice_tcp_spread_connections_total",
-		"TCP connections that were moved after accept to an event loop with fewer connections.", n.Spread)
-	s.counters("sluice_tcp_connections_total",
-		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
-			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
-			"node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or queue_timeout; or "+
-			"left_while_held or left_while_queued by the client.",
-		"result", outcomes(n.Stats))
-	s.gauge("sluice_tcp_queued_connections",
-		"TCP connections that wait because every endpoint has sluice.io/max-endpoint-connections.", float64(n.Queued))
-	s.counters("sluice_tcp_queues_total", queuesIs, "result", queued(n.Stats))
-	s.counters("sluice_tcp_limited_connections_total", limitsAre, "limit", limits(n.Limits))
-	s.counter("sluice_tcp_clients_not_limited_total", notLimitedAre, n.NotLimited)
-	s.gauge("sluice_tcp_held_connections",
-		"TCP connections that wait because no endpoint is ready (sluice.io/hold).", float64(n.Held))
-	s.counters("sluice_tcp_holds_total", holdsIs, "result", held(n.Stats))
-	s.counters("sluice_tcp_refused_connections_total",
-		"TCP connections reset by a share: --max-service-share or --max-client-share.", "share", refusals(n.Refusals))
-	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
-	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or "+
-		"timeout.",
-		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
-	s.gauge("sluice_tcp_transparent_connections", "Open TCP connections whose endpoints see the client's own "+
-		"address "+
-		"(sluice.io/transparent).", float64(n.Transparent))
-	s.counters("sluice_tcp_transparent_dials_total",
-		"Dials of Services with sluice.io/transparent, by the source address that the endpoint sees: client or "+
-			"node.",
-		"source", []reading{{"client", n.FromClient}, {"node", n.FromNode}})
-	s.counter("sluice_tcp_dials_deferred_total",
-		"TCP dials deferred because file descriptors, local ports or memory of this node were "+
-			"exhausted.", n.Shortages)
-	s.counters("sluice_tcp_resets_total", "Relayed TCP connections reset, by the side that failed.",
-		"side", []reading{{"client", n.ClientResets}, {"backend", n.BackendResets}})
-	s.counters("sluice_tcp_policy_resets_total", "Relayed TCP connections reset by a policy of their Service "+
-		"(docs/policies.md): drain, idle_timeout, max_connection_duration or half_close_timeout.", "policy",
-		policyResets(n.Stats))
-	s.counters("sluice_tcp_bytes_total", "Bytes relayed over TCP: in from clients, out to clients.",
-		"direction", []reading{{"in", n.BytesIn}, {"out", n.BytesOut}})
-	s.counters("sluice_tcp_accept_pauses_total",
-		"Pauses of accepting, by the exhausted resource: file_descriptors, dials (too many in flight) or other.",
-		"resource", pauses(n.PausedDescriptors, n.PausedDials, n.AcceptErrors))
-}
-
-// pauses are those of accepting, by the exhausted resource.
-func pauses(descriptors, dials, other uint64) []reading {
-	return []reading{{"file_descriptors", descriptors}, {"dials", dials}, {"other", other}}
+	s.dialed(protocolTCP, n.Stats)
+	s.bytes(protocolTCP, n.BytesIn, n.BytesOut)
+	s.counters("sluice_transparent_dials_total", "[ALPHA] Dials of Services with sluice.io/transparent, by the source "+
+		"address that the endpoint sees: client or node.", "source",
+		[]reading{{"client", n.FromClient}, {"node", n.FromNode}})
 }
 
 func (s scrape) udp(n udp.Stats) {
-	s.gauge("sluice_udp_active_flows", "Open UDP flows.", float64(n.Active))
-	s.counter("sluice_udp_flows_total", "UDP flows opened.", n.Created)
-	s.gauge("sluice_udp_held_clients",
-		"UDP clients whose datagrams wait because no endpoint is ready (sluice.io/hold).", float64(n.Held))
-	s.counters("sluice_udp_holds_total",
-		"UDP clients whose waiting datagrams were dropped, by result: expired, or full (too many clients, or too "+
-			"many datagrams of one).", "result",
-		[]reading{{"expired", n.HoldExpired}, {"full", n.HoldFull}})
-	s.counter("sluice_udp_flows_resumed_total",
-		"UDP flows that were opened at the endpoint that Sluice remembered for the client.", n.Resumed)
-	s.counter("sluice_udp_flows_resumed_port_lost_total",
-		"Resumed UDP flows that got another source port, because theirs was taken.", n.PortsLost)
-	s.counters("sluice_udp_flows_ended_total",
-		"UDP flows closed, by reason: expired (idle), parked (remembered, of many that were answered once) or "+
-			"evicted "+
-			"(to make room).",
-		"reason", []reading{{"expired", n.Expired}, {"parked", n.Parked}, {"evicted", n.Evicted}})
-	s.counters("sluice_udp_flows_evicted_total",
-		"UDP flows evicted, by reason: service_share or client_share (--max-service-share, --max-client-share), or "+
-			"limit (all flows together, file descriptors, ports or memory).",
-		"reason", []reading{{"service_share", n.EvictedService}, {"client_share", n.EvictedClient},
-			{"limit", n.Evicted - min(n.Evicted, n.EvictedService+n.EvictedClient)}})
-	s.counters("sluice_udp_flows_rerouted_total",
-		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
-			"(ICMP port or host unreachable).",
-		"reason", []reading{{"gone", n.Moved}, {"refused", n.Refused}})
-	s.counter("sluice_udp_flows_not_answered_total",
-		"Times that a UDP endpoint did not answer within 1.5 s, for Services with "+
-			"sluice.io/udp-responses.", n.NotAnswered)
-	s.counters("sluice_udp_datagrams_total", "Datagrams relayed: in from clients, out to clients.",
-		"direction", []reading{{"in", n.DatagramsIn}, {"out", n.DatagramsOut}})
-	s.counters("sluice_udp_bytes_total", "Bytes relayed over UDP: in from clients, out to clients.",
-		"direction", []reading{{"in", n.BytesIn}, {"out", n.BytesOut}})
-	s.counter("sluice_udp_retransmitted_datagrams_total",
-		"Datagrams sent again to another endpoint after one refused them.", n.Resent)
-	s.counters("sluice_udp_dropped_datagrams_total", "Datagrams dropped, by reason.", "reason", []reading{
+	s.active(protocolUDP, n.Active)
+	s.connections(protocolUDP, []reading{{"established", n.Created}})
+	s.waits(protocolUDP, "hold", []reading{{"timeout", n.HoldExpired}, {"full", n.HoldFull}})
+	s.ended(protocolUDP, []reading{
+		{"expired", n.Expired},
+		{"parked", n.Parked},
+		{"moved", n.Moved},
+		{"service_share", n.EvictedService},
+		{"client_share", n.EvictedClient},
+		{"limit", n.Evicted - min(n.Evicted, n.EvictedService+n.EvictedClient)},
+	})
+	s.bytes(protocolUDP, n.BytesIn, n.BytesOut)
+	s.packets(protocolUDP, n.DatagramsIn, n.DatagramsOut)
+	s.droppedPackets(protocolUDP, []reading{
 		{"no_service", n.NoService},
-		{"no_backend", n.NoBackend},
-		{"no_local_backend", n.NoLocal},
+		{"no_endpoint", n.NoBackend},
+		{"no_local_endpoint", n.NoLocal},
 		{"not_allowed", n.NotAllowed},
 		{"no_file_descriptor", n.NoDescriptor},
 		{"no_port", n.NoPort},
@@ -186,228 +134,107 @@ func (s scrape) udp(n udp.Stats) {
 		{"busy", n.Busy},
 		{"too_long", n.TooLong},
 	})
-	s.counters("sluice_udp_errors_total", "System calls on UDP sockets that failed, by call.",
-		"call", []reading{{"send", n.SendErrors}, {"receive", n.ReceiveErrors}})
 }
 
 func (s scrape) sctp(n sctp.Stats) {
-	s.gauge("sluice_sctp_active_associations", "Open SCTP associations.", float64(n.Active))
-	s.gauge("sluice_sctp_dialling_associations", "SCTP associations waiting for an endpoint to answer the dial.",
-		float64(n.Dialling))
-	s.counter("sluice_sctp_accepted_associations_total", "SCTP associations requested by clients.", n.Accepted)
-	s.counters("sluice_sctp_associations_total",
-		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
-			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports "+
-			"(of this node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or "+
-			"queue_timeout; or left_while_held or left_while_queued by the client.",
-		"result", outcomes(n.Stats))
-	s.gauge("sluice_sctp_held_associations",
-		"SCTP associations that wait because no endpoint is ready (sluice.io/hold).", float64(n.Held))
-	s.counters("sluice_sctp_holds_total", holdsIs, "result", held(n.Stats))
-	s.gauge("sluice_sctp_queued_associations",
-		"SCTP associations that wait because every endpoint has "+
-			"sluice.io/max-endpoint-connections.", float64(n.Queued))
-	s.counters("sluice_sctp_queues_total", queuesIs, "result", queued(n.Stats))
-	s.counters("sluice_sctp_limited_associations_total", limitsAre, "limit", limits(n.Limits))
-	s.counter("sluice_sctp_clients_not_limited_total", notLimitedAre, n.NotLimited)
-	s.counters("sluice_sctp_refused_associations_total",
-		"SCTP associations refused by a share: --max-service-share or --max-client-share.",
-		"share", refusals(n.Refusals))
-	s.counter("sluice_sctp_dial_attempts_total", "Dials to SCTP endpoints.", n.Dials)
-	s.counters("sluice_sctp_dials_total", "Failed dials to SCTP endpoints, by result: refused or timeout.",
-		"result", []reading{{"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
-	s.counter("sluice_sctp_dials_deferred_total",
-		"SCTP dials deferred because file descriptors, local ports or memory of this node were "+
-			"exhausted.", n.Shortages)
-	s.counters("sluice_sctp_associations_ended_total",
-		"Ended SCTP associations, by reason: shutdown, client or backend (which aborted), expired (idle, or "+
-			"not established in time) or evicted (to make room).",
-		"reason", []reading{
-			{"shutdown", n.Completed},
-			{"client", n.ClientAborts},
-			{"backend", n.BackendAborts},
-			{"expired", n.Expired},
-			{"evicted", n.Evicted},
-		})
-	s.counters("sluice_sctp_policy_aborts_total", "SCTP associations aborted by a policy of their Service "+
-		"(docs/policies.md), of the kernel's SCTP: drain, idle_timeout, max_connection_duration or "+
-		"half_close_timeout.",
-		"policy", policyResets(n.Stats))
-	s.counters("sluice_sctp_messages_total", "User messages relayed over SCTP: in from clients, out to clients. "+
-		"The packet engine includes retransmissions.",
-		"direction", []reading{{"in", n.MessagesIn}, {"out", n.MessagesOut}})
-	s.counters("sluice_sctp_bytes_total",
-		"Bytes of user messages relayed over SCTP: in from clients, out to clients.",
-		"direction", []reading{{"in", n.BytesIn}, {"out", n.BytesOut}})
-	s.counters("sluice_sctp_packets_total", "Packets relayed by the packet engine: in from clients, out to clients.",
-		"direction", []reading{{"in", n.PacketsIn}, {"out", n.PacketsOut}})
-	s.counters("sluice_sctp_dropped_packets_total", "Packets that the packet engine dropped, by reason.",
-		"reason", []reading{
-			{"bad_checksum", n.BadChecksum},
-			{"malformed", n.Malformed},
-			{"bundled", n.Bundled},
-			{"bad_tag", n.BadTag},
-			{"unexpected", n.Unexpected},
-			{"stray", n.Stray},
-			{"hops_exceeded", n.HopsExceeded},
-			{"asconf", n.ASCONF},
-			{"draining", n.Draining},
-			{"full", n.Full},
-			{"busy", n.Busy},
-		})
-	s.counter("sluice_sctp_too_long_messages_total",
-		"User messages over the size limit of the socket engine, which aborted their associations.", n.TooLong)
-	s.counters("sluice_sctp_accept_pauses_total", "Pauses of accepting in the socket engine, by the exhausted "+
-		"resource: file_descriptors, dials (too many in flight) or other.",
-		"resource", pauses(n.PausedDescriptors, n.PausedDials, n.AcceptErrors))
-	s.counters("sluice_sctp_errors_total", "System calls on SCTP sockets that failed, by call.",
-		"call", []reading{{"send", n.SendErrors}, {"receive", n.ReceiveErrors}})
+	s.dialed(protocolSCTP, n.Stats)
+	s.ended(protocolSCTP, []reading{
+		{"shutdown", n.Completed},
+		{"client", n.ClientAborts},
+		{"endpoint", n.BackendAborts},
+		{"expired", n.Expired},
+		{"limit", n.Evicted},
+	})
+	s.bytes(protocolSCTP, n.BytesIn, n.BytesOut)
+	s.packets(protocolSCTP, n.PacketsIn, n.PacketsOut)
+	s.droppedPackets(protocolSCTP, []reading{
+		{"bad_checksum", n.BadChecksum},
+		{"malformed", n.Malformed},
+		{"bundled", n.Bundled},
+		{"bad_tag", n.BadTag},
+		{"unexpected", n.Unexpected},
+		{"stray", n.Stray},
+		{"hops_exceeded", n.HopsExceeded},
+		{"asconf", n.ASCONF},
+		{"draining", n.Draining},
+		{"full", n.Full},
+		{"busy", n.Busy},
+	})
 }
 
 func (s scrape) agent(n agent.Status) {
-	s.gauge("sluice_services", "Service ports applied.", float64(n.Services))
-	s.gauge("sluice_frontends", "Service addresses and ports applied.", float64(n.Frontends))
-	s.gauge("sluice_node_port_conflicts", "Node ports that another process on this node has bound.",
+	s.gauge("sluice_services", "[ALPHA] Service ports applied.", float64(n.Services))
+	s.gauge("sluice_endpoints", "[ALPHA] Endpoints applied, counted once per Service port.", float64(n.Backends))
+	s.gauge("sluice_node_port_conflicts", "[BETA] Node ports that another process on this node has bound.",
 		float64(n.Conflicts))
-	s.gauge("sluice_ports_without_socket",
-		"Ports of Service addresses that are not served because their Service's share of file descriptors, or "+
-			"that of all Services, is used up.", float64(n.Short))
-	s.gauge("sluice_looping_endpoints",
-		"Endpoints not used because they lead back to Sluice, such as the address of a Service; counted once per "+
-			"Service port.", float64(n.Looping))
-	s.gauge("sluice_endpoints_drained", "Endpoints that an operator has drained (sluice drain), counted once per "+
-		"Service port.", float64(n.Drained))
-	s.gauge("sluice_backends", "Endpoints applied, counted once per Service port.", float64(n.Backends))
+	s.gauge("sluice_ports_without_socket", "[BETA] Ports of Service addresses that are not served, because their "+
+		"Service's share of file descriptors, or that of all Services, is used up.", float64(n.Short))
 	for _, path := range agent.Paths() {
-		s.gauge("sluice_service_data_path",
-			"Service ports, by the data path in effect: userspace, queue, nftables, iptables or ipvs.",
-			float64(n.Paths[path]), "path", path.String())
+		s.gauge("sluice_service_data_path", "[BETA] Service ports, by the data path in effect: userspace, queue, "+
+			"nftables, iptables or ipvs.", float64(n.Paths[path]), "path", path.String())
 	}
-	for _, reason := range agent.Reasons() {
-		s.gauge("sluice_service_data_path_reason",
-			"Service ports, by what decides their data path: mode; annotation (sluice.io/data-path); policy (a "+
-				"cheaper path lacks one); cost (auto: no cheaper path does it); host (this host lacks the path); "+
-				"stabilization (auto: a cheaper path does it, but not for long enough yet); or "+
-				"exit.", float64(n.Reasons[reason]), "reason", reason.String())
+	s.counter("sluice_data_path_moves_total", "[ALPHA] Moves of Service ports from one data path to another.", n.Moves)
+	for _, of := range []struct {
+		kind string
+		n    int
+	}{{"data_path", n.Fallbacks}, {"policy", n.Policies}} {
+		s.gauge("sluice_fallbacks", "[ALPHA] What Service ports request and do not get, by kind: data_path (another "+
+			"one serves the port) or policy (the data path does not have it; schedulers of path ipvs are not counted).",
+			float64(of.n), "kind", of.kind)
 	}
-	s.counter("sluice_data_path_moves_total", "Moves of Service ports from one data path to another.", n.Moves)
-	s.counter("sluice_data_path_moves_deferred_total",
-		"Moves to a cheaper data path deferred by --auto-stabilization.", n.Unmoved)
-	s.gauge("sluice_data_path_fallbacks",
-		"Service ports whose requested data path is unavailable, so that another one serves them.",
-		float64(n.Fallbacks))
-	s.gauge("sluice_policy_fallbacks",
-		"Requested policies that the Service's data path does not have, counted once per Service port. "+
-			"Schedulers of path ipvs are not counted.", float64(n.Policies))
-	s.counters("sluice_syncs_total", "Syncs of the data path with a change, by result.",
-		"result", []reading{{"ok", n.Applied}, {"error", n.Failures}})
-	s.counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the "+
-		"kernel.", n.Repairs)
-	s.counter("sluice_rule_syncs_deferred_total",
-		"Rule syncs deferred by --iptables-min-sync-period or --ipvs-min-sync-period.", n.Deferred)
-	s.gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "Service changes not applied yet.",
+	s.counter("sluice_rules_repaired_total", "[BETA] Repairs of rules that were missing or changed in the kernel.",
+		n.Repairs)
+	s.gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "[ALPHA] Service changes not applied yet.",
 		float64(n.ServicesPending))
-	s.counter("kubeproxy_sync_proxy_rules_service_changes_total", "Service changes seen.", n.ServiceChanges)
+	s.counter("kubeproxy_sync_proxy_rules_service_changes_total", "[ALPHA] Service changes seen.", n.ServiceChanges)
 	s.gauge("kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-		"EndpointSlice and Endpoints changes not applied yet.", float64(n.EndpointsPending))
-	s.counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "EndpointSlice and Endpoints changes seen.",
-		n.EndpointChanges)
+		"[ALPHA] EndpointSlice and Endpoints changes not applied yet.", float64(n.EndpointsPending))
+	s.counter("kubeproxy_sync_proxy_rules_endpoint_changes_total",
+		"[ALPHA] EndpointSlice and Endpoints changes seen.", n.EndpointChanges)
+}
+
+// excluded sends why endpoints get no new connections.
+func (s scrape) excluded(n agent.Status, probes checks.Stats, outliers lb.OutlierStats) {
+	for _, of := range []struct {
+		reason string
+		n      int
+	}{{"ejected", int(outliers.Active)}, {"drained", n.Drained}, {"failing_probe", probes.Failing}, {"loop", n.Looping}} {
+		s.gauge("sluice_endpoints_excluded", "[BETA] Endpoints that get no new connections, by reason: ejected (they "+
+			"failed), drained (by sluice drain), failing_probe (sluice.io/readiness-probe) or loop (they lead back to "+
+			"Sluice, such as the address of a Service). An endpoint counts once per Service port and reason.",
+			float64(of.n), "reason", of.reason)
+	}
+	s.counters("sluice_ejections_total", "[ALPHA] Endpoints that failed often enough to be ejected, by result: "+
+		"enforced; overflow (not ejected, because the Service already had --outlier-max-ejection-percent ejected); or "+
+		"spared (not ejected, because no endpoint of the Service had answered: this node's own network may be at "+
+		"fault).", "result", []reading{{"enforced", outliers.Enforced}, {"overflow", outliers.Overflow},
+		{"spared", outliers.Spared}})
 }
 
 // Queue is what the kernel has asked of data path queue (kernelmodes/queue.Stats).
 type Queue struct {
-	Answering                     bool
-	Chosen, None, Unknown, Strays uint64 // flows
-
-	Packets, Repeated, Odd, Late, Missed uint64
-
-	Known                             int64 // flows in flight
-	NotFollowed                       Lacks
-	Refused, Silent, Retried, Unheard uint64
-
-	Numbered, Unnumbered int // endpoints
+	Answering                             bool
+	Chosen, None, Unknown, Strays, Missed uint64 // flows
+	Uncounted                             Lacks
+	LostEvents                            uint64
 }
 
 // Lacks say for whom there was no room.
 type Lacks struct{ Room, Client, Service uint64 }
 
-func (l *Lacks) readings() []reading {
-	return []reading{{"all", l.Room}, {"client", l.Client}, {"service", l.Service}}
-}
-
-func oneIf(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
 func (s scrape) queue(n Queue) {
-	s.gauge("sluice_queue_answering",
-		"1 while this process chooses endpoints on data path queue; 0 while the kernel does, or no Service was "+
-			"there yet.", oneIf(n.Answering))
-	s.counters("sluice_queue_flows_total",
-		"New flows on data path queue, by result: chosen; none (no endpoint, or the client is not admitted); "+
-			"unknown (the rules do not have the endpoint yet); or stray (a packet of a connection that the "+
-			"kernel has "+
-			"forgotten).",
-		"result", []reading{{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"stray", n.Strays}})
-	s.gauge("sluice_queue_active",
-		"Flows in flight on data path queue. If no policy of the Service needs open connections, TCP counts until "+
-			"it is answered and UDP does not count.",
-		float64(n.Known))
-	s.counters("sluice_queue_not_followed_total",
-		"Flows on data path queue that are forwarded but not counted in flight, by the share that was full: all "+
-			"flows, the client (--max-client-share) or the Service "+
-			"(--max-service-share).", "share", n.NotFollowed.readings())
-	s.counters("sluice_queue_failures_total",
-		"Failures of endpoints on data path queue, by result: refused (the first answer was a reset) or "+
-			"silent.", "result",
-		[]reading{{"refused", n.Refused}, {"silent", n.Silent}})
-	s.counter("sluice_queue_retries_total",
-		"Flows on data path queue whose client gets another endpoint for its next packet, because the first was "+
-			"silent.", n.Retried)
-	s.counter("sluice_queue_lost_events_total",
-		"Events of conntrack that were lost; Sluice reads the table instead.",
-		n.Unheard)
-	s.counters("sluice_queue_packets_total",
-		"Packets from the kernel's queues, by kind: first of a flow, repeated (same answer as the first), odd "+
-			"(fragments without ports, dropped) or late (gone when the answer came).", "kind",
-		[]reading{{"first", n.Packets - min(n.Packets, n.Repeated+n.Odd)}, {"repeated", n.Repeated}, {"odd", n.Odd},
-			{"late", n.Late}})
-	for _, of := range []struct {
-		state string
-		n     int
-	}{{"numbered", n.Numbered}, {"unnumbered", n.Unnumbered}} {
-		s.gauge("sluice_queue_endpoints",
-			"Endpoints on data path queue, by whether they have one of the 65,535 numbers of their address "+
-				"family. A Service has --max-service-share of them at most. If an endpoint without a number is "+
-				"chosen, the kernel chooses instead.", float64(of.n), "state", of.state)
+	answering := 0.0
+	if n.Answering {
+		answering = 1
 	}
-	s.counter("sluice_queue_missed_packets_total",
-		"First packets on data path queue that found the queue full; the kernel chose.", n.Missed)
-}
-
-func (s scrape) outliers(n lb.OutlierStats) {
-	s.gauge("sluice_ejections_active",
-		"Endpoints that get no new connections because they failed, counted once per Service "+
-			"port.", float64(n.Active))
-	s.counter("sluice_ejections_enforced_total", "Ejections of endpoints.", n.Enforced)
-	s.counter("sluice_ejections_overflow_total",
-		"Ejections that did not happen because the Service already had --outlier-max-ejection-percent "+
-			"ejected.", n.Overflow)
-	s.counter("sluice_ejections_spared_total",
-		"Ejections that did not happen because no endpoint of the Service had answered since the failures began. "+
-			"This node's own network may be at fault.", n.Spared)
-}
-
-func (s scrape) checks(n checks.Stats) {
-	s.gauge("sluice_endpoints_failing_checks",
-		"Endpoints that get no new connections because they fail sluice.io/readiness-probe, counted once per "+
-			"Service port.", float64(n.Failing))
-	s.counters("sluice_endpoint_checks_total", "Probes of endpoints, by result.",
-		"result", []reading{{"passed", n.Passed}, {"failed", n.Failed}})
-	s.counter("sluice_endpoint_checks_postponed_total",
-		"Probes that began more than 1 s late because their namespace had its share of the probes in "+
-			"flight.", n.Postponed)
+	s.gauge("sluice_queue_answering", "[BETA] 1 while this process chooses endpoints on data path queue; 0 while the "+
+		"kernel does, or no Service was there yet.", answering)
+	s.counters("sluice_queue_flows_total", "[ALPHA] New flows on data path queue, by result: chosen; none (no "+
+		"endpoint, or the client is not admitted); unknown (the rules do not have the endpoint yet); stray (a packet "+
+		"of a connection that the kernel has forgotten); or queue_full (the kernel chose).", "result", []reading{
+		{"chosen", n.Chosen}, {"none", n.None}, {"unknown", n.Unknown}, {"stray", n.Strays}, {"queue_full", n.Missed}})
+	s.counters("sluice_queue_uncounted_flows_total", "[BETA] Flows on data path queue that are forwarded but not "+
+		"counted in flight, by the share that was full: all flows, the client (--max-client-share) or the Service "+
+		"(--max-service-share).", "share", []reading{{"all", n.Uncounted.Room}, {"client", n.Uncounted.Client},
+		{"service", n.Uncounted.Service}})
 }

@@ -49,35 +49,32 @@ type shown uint64
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = slices.Concat([]*prometheus.Desc{
 	ofService("picks_total",
-		"Endpoints chosen for connections and flows; a connection that retries counts each endpoint."),
-	ofService("failures_total", "Endpoints chosen that refused, did not answer or failed."),
+		"[BETA] Endpoints chosen for connections and flows; a connection that retries counts each endpoint."),
+	ofService("failures_total", "[BETA] Endpoints chosen that refused, did not answer or failed."),
 	ofService("bytes_total", serviceBytesIs, "direction", "in"),
 	ofService("bytes_total", serviceBytesIs, "direction", "out"),
-	ofService("rejected_total", rejectedIs, "reason", "no_backend"),
-	ofService("rejected_total", rejectedIs, "reason", "no_local_backend"),
+	ofService("rejected_total", rejectedIs, "reason", "no_endpoint"),
+	ofService("rejected_total", rejectedIs, "reason", "no_local_endpoint"),
 	ofService("rejected_total", rejectedIs, "reason", "not_allowed"),
 	ofService("rejected_total", rejectedIs, "reason", "limited"),
-	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
-	ofService("over_share_total",
-		"Connections refused, UDP flows evicted and ports without a socket because the Service had its share "+
-			"(--max-service-share)."),
-	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
+	ofService("over_share_total", "[ALPHA] Connections refused, UDP flows evicted and ports without a socket because "+
+		"the Service had its share (--max-service-share)."),
+	ofService("evicted_clients_total", evictedAre, "table", "affinity"),
+	ofService("evicted_clients_total", evictedAre, "table", "conversations"),
 }, resetSeries(), []*prometheus.Desc{
-	ofService("kernel_connections_total", "Connections and flows that the kernel "+
+	ofService("kernel_connections_total", "[ALPHA] Connections and flows that the kernel "+
 		"has chosen the endpoint of, "+kernelCounts),
 	ofService("kernel_bytes_total", kernelBytesAre, "direction", "in"),
 	ofService("kernel_bytes_total", kernelBytesAre, "direction", "out"),
-	ofService("active", "Open and dialling connections and flows."),
-	ofService("held", "Clients that wait because no endpoint is ready (sluice.io/hold)."),
+	ofService("active", "[ALPHA] Open and dialling connections and flows."),
+	ofService("held", "[ALPHA] Clients that wait because no endpoint is ready (sluice.io/hold)."),
 	ofService("endpoints", endpointsIs, "state", "live"),
 	ofService("endpoints", endpointsIs, "state", "eligible"),
 	ofService("endpoints", endpointsIs, "state", "eligible_local"),
-	ofService("queued", "Clients that wait because every endpoint has sluice.io/max-endpoint-connections."),
-	ofService("affinity_clients", "Clients in the sessionAffinity table."),
-	ofService("conversations", "UDP clients whose endpoint Sluice remembers after it closed their flow early."),
+	ofService("queued", "[ALPHA] Clients that wait because every endpoint has sluice.io/max-endpoint-connections."),
 	ofService("kernel_active",
-		"Open and dialling connections and flows that the kernel forwards, by conntrack. Those on data path queue "+
-			"may also be in sluice_service_active."),
+		"[ALPHA] Open and dialling connections and flows that the kernel forwards, by conntrack. Those on data path "+
+			"queue may also be in sluice_service_active."),
 })
 
 // What is where in serviceSeries.
@@ -88,7 +85,7 @@ const (
 	activeOnes = shown(1) << counters        // of the rest
 	heldOnes   = activeOnes << 1
 	states     = counters + 2 // the first that counts endpoints
-	inKernel   = states + 6   // what is open there
+	inKernel   = states + 4   // what is open there
 )
 
 // resetSeries are those of each lb.End that is not as it should be.
@@ -111,21 +108,20 @@ const (
 )
 
 const (
-	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
-		"policy Local (no_local_backend), the client is not in the source ranges (not_allowed), or a limit of the " +
-		"Service is reached (limited: sluice.io/max-connections and the like)."
-	resetsAre = "TCP connections and SCTP associations that ended by a reset, by the side that reset and the " +
-		"reason. " +
-		"docs/troubleshoot.md lists all reasons; the access log has the same."
+	rejectedIs = "[BETA] Connections and first datagrams rejected, by reason: no_endpoint, no_local_endpoint (none on " +
+		"this node, with policy Local), not_allowed (source ranges) or limited (sluice.io/max-connections and the like)."
+	resetsAre = "[BETA] TCP connections and SCTP associations that ended by a reset, by the side that reset and the " +
+		"reason. docs/troubleshoot.md lists all reasons; the access log has the same."
+	evictedAre = "[ALPHA] Clients forgotten because too many were remembered, by table: affinity (sessionAffinity) or " +
+		"conversations (UDP clients whose flow was closed early)."
 	kernelCounts = "while the Service is on a data path of the kernel: counted by ipvs, or by conntrack with " +
 		"--conntrack-accounting."
-	kernelBytesAre = "Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to " +
-		"clients; " +
-		kernelCounts
-	serviceBytesIs = "Bytes relayed: in from clients, out to clients. Open connections and flows are counted " +
+	kernelBytesAre = "[ALPHA] Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to " +
+		"clients; " + kernelCounts
+	serviceBytesIs = "[ALPHA] Bytes relayed: in from clients, out to clients. Open connections and flows are counted " +
 		"within 10 s."
-	endpointsIs = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
-		"policy Cluster) and eligible_local (with policy Local)."
+	endpointsIs = "[ALPHA] Endpoints by state: live (connections to them stay open), eligible (for new connections " +
+		"with policy Cluster) and eligible_local (with policy Local)."
 )
 
 var serviceLabels = []string{"service_namespace", "service_name", "service_port", "protocol"}
@@ -164,27 +160,24 @@ func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stat
 			delete(s.last, key) // what it had counted stays in the sum
 		}
 	}
-	aggregated := 0
 	var gauges numbers
+	summed := s.rest != (numbers{})
 	for _, key := range order {
 		if has, ok := s.own[key]; ok || len(s.own) < s.detail.Services {
 			s.own[key] = s.send(out, key, now[key], has&^ofKernel|forwarded[key])
 			delete(s.last, key)
 			continue
 		}
-		aggregated++
+		summed = true
 		gauges.add(now[key])
 		s.other |= forwarded[key]
 		s.grow(key, now[key], forwarded[key]&kernelSums != 0)
 	}
-	if aggregated > 0 || s.rest != (numbers{}) {
+	if summed {
 		all := gauges
 		copy(all[:counters], s.rest[:counters])
 		s.other = s.send(out, serviceKey{service: "__other__"}, all, s.other)
 	}
-	scrape(out).gauge("sluice_service_ports_aggregated",
-		`Service ports without series of their own, which are summed under service_name="__other__".`,
-		float64(aggregated))
 }
 
 // grow adds to the sum what a service port has counted since the last scrape.
@@ -271,12 +264,11 @@ func keyOf(id *lb.ID) serviceKey {
 
 func numbersOf(s *lb.Stats) numbers {
 	n := numbers{s.Picks, s.Failures, s.BytesIn, s.BytesOut, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.Limited,
-		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted}
+		s.OverShare, s.AffinityEvicted, s.ConversationsEvicted}
 	if s.Ends != nil {
 		copy(n[resets:], s.Ends[1:])
 	}
-	copy(n[counters:], []uint64{s.InFlight, s.Held, 0, 0, 0, s.Queued, uint64(s.AffinityEntries),
-		uint64(s.Conversations)})
+	copy(n[counters:], []uint64{s.InFlight, s.Held, 0, 0, 0, s.Queued})
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {

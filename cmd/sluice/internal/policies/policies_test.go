@@ -25,7 +25,7 @@ changed timeout, duration or keep-alive applies to open connections, too: a new 
   the fix. The other policies of the Service apply.
 - **A policy that a path lacks** keeps the Service in user space, in every '--proxy-mode'. Exceptions are scheduler,
   slow-start, udp-responses and outlier-ejection, and a Service that names its path by 'sluice.io/data-path'. They lose
-  the policy, and the Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks' say what applies in its place.
+  the policy, and the Event 'PolicyUnavailable', the log and 'sluice_fallbacks' say what applies in its place.
   'sluice explain' shows both.
 - **Path auto** takes the cheapest path that has every requested policy
   ([data paths](data-paths.md#how-does-auto-decide)).

@@ -29,7 +29,7 @@ def go(attack):
     while time.time() - t < 60:
         if "10.77.2.11" in lab.ask("10.96.0.10", 80, n=6): back = round(time.time() - t, 1); break
         time.sleep(.25)
-    m = lab.metrics("endpoint_checks"); lab.close(); lab.procs = []
+    m = lab.metrics("sluice_deferred|sluice_endpoints_excluded"); lab.close(); lab.procs = []
     return out, back, m
 calm = go(False); under = go(True)
 ok = under[0] is not None and under[0] < 10 and under[1] is not None and under[1] < 10

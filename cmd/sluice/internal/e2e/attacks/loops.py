@@ -18,10 +18,10 @@ for name in want:
     if name.startswith("udp"): c = lab.tool(lab.c, "udprr", "10.96.0.66", 80, 2.2, 1, 1000)
     else: c = lab.tool(lab.c, "hold", "10.96.0.66", 80, 1, 1, 8)   # ONE client connection
     time.sleep(2)
-    m = {k: v for k, v in lab.metrics("sluice_tcp_(active|dialling)|sluice_tcp_connections|udp_active|sluice_udp_flows_total|udp_datagrams|descriptors_used|accept_pauses").items() if v}; a = lab.ps()
+    m = {k: v for k, v in lab.metrics("sluice_(active|dialling)_connections|sluice_connections_total|sluice_packets_total|descriptors_used|accept_pauses").items() if v}; a = lab.ps()
     g = lab.tool(lab.c, "short", "10.96.0.10", 80, 3, 50, 2000).out()
-    r = c.out(); c.kill(); time.sleep(1.5); left = lab.metrics("sluice_tcp_active|udp_active|descriptors_used"); c1 = lab.ps()["cpu_s"]; time.sleep(1)
+    r = c.out(); c.kill(); time.sleep(1.5); left = lab.metrics("sluice_active_connections|descriptors_used"); c1 = lab.ps()["cpu_s"]; time.sleep(1)
     g2 = lab.tool(lab.c, "short", "10.96.0.10", 80, 1, 50, 2000).out()
-    lab.manifest(svc("web", "10.96.0.10", 80, ["10.77.2.11"], 8080)); time.sleep(3); deleted = dict(web=lab.one(timeout=1000), **lab.metrics("sluice_tcp_active|udp_active"))
+    lab.manifest(svc("web", "10.96.0.10", 80, ["10.77.2.11"], 8080)); time.sleep(3); deleted = dict(web=lab.one(timeout=1000), **lab.metrics("sluice_active_connections"))
     report("loop_" + name, a["fds"] < b["fds"] + 20 and deleted["web"] == "ok", after_service_deleted=deleted, client=r, fds_before=b["fds"], fds_after_2s=a["fds"], cpu=a["cpu_s"] - b["cpu_s"], metrics=m, other_service={k: g[k] for k in ("ok", "timeout", "p99_ms")}, left=left, cpu_idle=lab.ps()["cpu_s"] - c1, after_client_left={k: g2[k] for k in ("ok", "timeout")}, log=[l for l in lab.log().splitlines() if "loop" in l and "loops" not in l][:3])
     lab.sl.kill(); time.sleep(.3)

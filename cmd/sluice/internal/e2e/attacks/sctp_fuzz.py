@@ -9,5 +9,5 @@ lab.start("--sctp-engine", "packet")
 b = lab.ps(); F = tempfile.gettempdir() + "/sctp_fuzz"
 ps = [lab.spawn(lab.c, F, "10.96.0.40", 3868, 6000, SECS, i, "10.77.1.0") for i in (1, 2)] + [lab.spawn(lab.p, F, "10.77.2.1", 3868, 3000, SECS, 3), lab.spawn(lab.c, F, "10.77.1.1", 3868, 3000, SECS, 4), lab.spawn(lab.c, F, "10.96.0.41", 3868, 200, SECS, 5)]
 time.sleep(5); w = lab.tool(lab.c, "short", "10.96.0.10", 80, 5, 50, 2000).out(); a = lab.ps()
-out = [p.out() for p in ps]; time.sleep(8); m = {k: v for k, v in lab.metrics("sluice_sctp").items() if v}; c0 = lab.ps()["cpu_s"]; time.sleep(2); e = lab.ps()
+out = [p.out() for p in ps]; time.sleep(8); m = {k: v for k, v in lab.metrics('SCTP').items() if v}; c0 = lab.ps()["cpu_s"]; time.sleep(2); e = lab.ps()
 report("sctp_fuzz", lab.sl.p.poll() is None and w["ok"] == 250 and e["cpu_s"] - c0 < .3, sent=out, web=w, before=b, during=a, end=e, idle_cpu_2s=e["cpu_s"] - c0, metrics=m, log=[l[25:260] for l in lab.log().splitlines() if "panic" in l or "ERROR" in l or "SCTP" in l][:4])

@@ -15,4 +15,4 @@ x = lab.tool(lab.c, "short", "10.96.0.66", 80, SECS, RATE, 5000)
 c0 = lab.ps()["cpu_s"]
 x, g, s = x.out(), g.out(), s.out()
 tw = lab.node("sh", "-c", "ss -Htan state time-wait | wc -l").stdout.strip()
-report("timewait_ports", x["ok"] > 0.99 * RATE * SECS and g["p99_ms"] < 30 and s["p99_ms"] < 500, rate=RATE, secs=SECS, busy=x, other_requests=g, other_new=s, time_wait=tw, cpu_s=lab.ps()["cpu_s"] - c0, metrics=lab.metrics("shortages"), tw_reuse=lab.node("sysctl", "-n", "net.ipv4.tcp_tw_reuse").stdout.strip())
+report("timewait_ports", x["ok"] > 0.99 * RATE * SECS and g["p99_ms"] < 30 and s["p99_ms"] < 500, rate=RATE, secs=SECS, busy=x, other_requests=g, other_new=s, time_wait=tw, cpu_s=lab.ps()["cpu_s"] - c0, metrics=lab.metrics("sluice_deferred"), tw_reuse=lab.node("sysctl", "-n", "net.ipv4.tcp_tw_reuse").stdout.strip())

@@ -19,7 +19,7 @@ fl = [lab.tool(lab.c, "flood", "udp", f"10.96.1.{i}", 53, "10.128.0.0", 20000, 1
 time.sleep(1)
 t = lab.tool(lab.c, "short", "10.96.0.10", 80, 4, 100, 3000); u = lab.tool(lab.c, "udprr", "10.96.0.11", 53, 4.5, 8, 20)
 o = own(); mid = lab.ps(); ss = lab.node("sh", "-c", "ss -Hun | wc -l").stdout.strip(); ct = lab.node("sysctl", "-n", "net.netfilter.nf_conntrack_count").stdout.strip()
-m = {k: v for k, v in lab.metrics("sluice_udp|descriptors").items() if v}
+m = {k: v for k, v in lab.metrics('UDP|descriptors').items() if v}
 t, u = t.out(), u.out(); f = [x.out() for x in fl]
 time.sleep(5)
 lab.one()

@@ -36,7 +36,7 @@ func TestPacketFilterChanges(t *testing.T) {
 			jumps := strings.Contains(string(save), "-j SLUICE-STEER")
 			return err == nil && jumps != table && strings.Contains(n.Output("nft", "list", "tables"), "sluice-steering") == table
 		})
-		if got := n.Metric(`sluice_packet_filter{packet_filter="` + filter + `",reason="requested"}`); got != 1 {
+		if got := n.Metric(`sluice_setting_info{reason="requested",setting="packet_filter",value="` + filter + `"}`); got != 1 {
 			t.Errorf("%s is not said to steer", filter)
 		}
 	}

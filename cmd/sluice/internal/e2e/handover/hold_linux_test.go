@@ -31,7 +31,8 @@ func TestHold(t *testing.T) {
 	publish(hold)
 	held := func(n float64) {
 		t.Helper()
-		l.Eventually("clients are held", func() bool { return l.Metric("sluice_tcp_held_connections") == n })
+		const series = `sluice_service_held{protocol="TCP",service_name="web",service_namespace="default",service_port=""}`
+		l.Eventually("clients are held", func() bool { return l.Metric(series) == n })
 	}
 	var clients sync.WaitGroup
 	names := make([]string, most)
@@ -45,7 +46,7 @@ func TestHold(t *testing.T) {
 		})
 	}
 	held(most)
-	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(`sluice_tcp_holds_total{result="full"}`) < 1 {
+	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(`sluice_waits_total{protocol="TCP",result="full",wait="hold"}`) < 1 {
 		t.Errorf("one more client than may wait: %v", err)
 	}
 	l.mustUpgrade()
@@ -60,7 +61,7 @@ func TestHold(t *testing.T) {
 		}
 	}
 	held(0)
-	if n := l.Metric(`sluice_tcp_holds_total{result="expired"}`); n != 0 {
+	if n := l.Metric(`sluice_waits_total{protocol="TCP",result="timeout",wait="hold"}`); n != 0 {
 		t.Errorf("%v clients were refused", n)
 	}
 }

@@ -209,7 +209,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 			t.Logf("before the first upgrade %d connections failed of %d, %d answers missing", g.failed.Load(), g.fresh.Load(), idle)
 			for range 3 {
 				n.mustUpgrade()
-				n.Eventually("its own rules are in force", func() bool { return n.Metric("sluice_handover_taken") == 1 })
+				n.Eventually("its own rules are in force", func() bool { return n.Metric(`sluice_handover_last_timestamp_seconds{result="succeeded"}`) == 1 })
 			}
 			g.end()
 			sent, lost, strange := g.settled()
@@ -217,7 +217,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 			if g.failed.Load()+lost+strange > 0 {
 				t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", g.failed.Load(), lost, strange)
 			}
-			if got := n.Metric("sluice_tcp_accepted_connections_total"); got != 0 {
+			if got := n.Metric(`sluice_connections_total{protocol="TCP",result="established"}`); got != 0 {
 				t.Errorf("%v connections came to user space: the test tests nothing", got)
 			}
 		})
@@ -242,13 +242,13 @@ func TestEjectionsCross(t *testing.T) {
 	}
 	ask(15)
 	n.mustUpgrade()
-	if got, active := ask(20), n.Metric("sluice_ejections_active"); got["pod-1"] != 10 || got["pod-2"] != 10 || active != 1 ||
-		n.Metric(`sluice_tcp_dials_total{result="timeout"}`) != 5 { // the counters go on
+	if got, active := ask(20), n.Metric(`sluice_endpoints_excluded{reason="ejected"}`); got["pod-1"] != 10 || got["pod-2"] != 10 || active != 1 ||
+		n.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`) != 5 { // the counters go on
 		t.Errorf("after the upgrade requests go to %v, %v endpoints are ejected and %v dials were not answered", got, active,
-			n.Metric(`sluice_tcp_dials_total{result="timeout"}`))
+			n.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`))
 	}
 	testbed.Check(t, n.Pods[0].Blackhole(false))
-	n.Eventually("the endpoint returns", func() bool { return n.Metric("sluice_ejections_active") == 0 })
+	n.Eventually("the endpoint returns", func() bool { return n.Metric(`sluice_endpoints_excluded{reason="ejected"}`) == 0 })
 	if got := ask(30); got["pod-0"] != 10 {
 		t.Errorf("after its return requests go to %v, want 10 each", got)
 	}
@@ -336,7 +336,7 @@ func TestPortRangeChanges(t *testing.T) {
 		port := fmt.Sprintf(" : 31%d", 11+i)
 		n.Eventually("its rules are written", func() bool { return strings.Contains(n.Steered(), port) })
 		n.Eventually("all clients have come by them", func() bool {
-			return n.Metric("sluice_udp_flows_total") >= float64((2+i)*flows)
+			return n.Metric(`sluice_connections_total{protocol="UDP",result="established"}`) >= float64((2+i)*flows)
 		})
 	}
 	g.end()
@@ -348,7 +348,7 @@ func TestPortRangeChanges(t *testing.T) {
 	if most := int64(changes * flows * 10); lost > most { // those of 0.2 s
 		t.Errorf("%d datagrams were lost, want %d at most", lost, most)
 	}
-	if got := n.Metric("sluice_udp_flows_total"); got != (1+changes)*flows {
+	if got := n.Metric(`sluice_connections_total{protocol="UDP",result="established"}`); got != (1+changes)*flows {
 		t.Errorf("%v flows were made for %d clients: the test tests nothing", got, flows)
 	}
 }

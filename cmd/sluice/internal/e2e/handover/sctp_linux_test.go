@@ -95,17 +95,17 @@ func TestSCTPUpgrade(t *testing.T) {
 	close(stop)
 	all.Wait()
 	t.Logf("%d associations, %d messages each way through %d upgrades", opened.Load(), asked.Load(), upgrades)
-	n.Eventually("all have ended", func() bool { return n.Metric("sluice_sctp_active_associations") == 0 })
-	for _, reason := range []string{"backend", "expired", "evicted"} {
-		if got := n.Metric(fmt.Sprintf("sluice_sctp_associations_ended_total{reason=%q}", reason)); got != 0 {
+	n.Eventually("all have ended", func() bool { return n.Metric(`sluice_active_connections{protocol="SCTP"}`) == 0 })
+	for _, reason := range []string{"endpoint", "expired", "limit"} {
+		if got := n.Metric(fmt.Sprintf(`sluice_ended_connections_total{protocol="SCTP",reason=%q}`, reason)); got != 0 {
 			t.Errorf("%v associations have ended by reason %s", got, reason)
 		}
 	}
 	// What went before the last upgrade is counted still.
-	if got := n.Metric(`sluice_sctp_associations_total{result="established"}`); got != float64(opened.Load()) {
+	if got := n.Metric(`sluice_connections_total{protocol="SCTP",result="established"}`); got != float64(opened.Load()) {
 		t.Errorf("%v associations are counted, want %d", got, opened.Load())
 	}
-	n.Metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,reason=%q}", ends.Engine, "detected"))
+	n.Metric(fmt.Sprintf(`sluice_setting_info{reason="detected",setting="sctp_engine",value=%q}`, ends.Engine))
 	if got := strings.Count(n.logged(), fmt.Sprintf(`"engine": %q`, ends.Engine)); got != upgrades+1 {
 		t.Errorf("%d processes tell of the engine, want %d", got, upgrades+1)
 	}

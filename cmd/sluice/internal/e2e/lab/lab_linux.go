@@ -255,6 +255,15 @@ func (l *Lab) Metric(series string) float64 {
 	return value
 }
 
+// Apply makes a change of manifests and waits until it is in force.
+func (l *Lab) Apply(change func()) {
+	l.T.Helper()
+	const applied = `kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"}`
+	before := l.Metric(applied)
+	change()
+	l.Eventually("the change is in force", func() bool { return l.Metric(applied) > before })
+}
+
 // Eventually waits for a state that no event reports.
 func (l *Lab) Eventually(what string, is func() bool) {
 	l.T.Helper()

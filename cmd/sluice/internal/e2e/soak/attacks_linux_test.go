@@ -38,13 +38,13 @@ var (
 // attacks are all that the soak has. Their figures are those that broke the program once.
 var attacks = []attack{
 	{"loops", loops, ""},
-	{"TIME_WAIT", timeWait, "sluice_tcp_accepted_connections_total"},
-	{"ports in use", portsInUse, `sluice_tcp_connections_total{result="no_local_ports"}`},
-	{"silent endpoints", silentEndpoints, `sluice_tcp_dials_total{result="timeout"}`},
-	{"many silent Services", manySilent, `sluice_tcp_dials_total{result="timeout"}`},
-	{"storm", storm, "sluice_tcp_accepted_connections_total"},
-	{"greedy client", greedy, "sluice_tcp_accepted_connections_total"},
-	{"UDP flood", udpFlood, `sluice_udp_flows_evicted_total{reason="service_share"}`},
+	{"TIME_WAIT", timeWait, `sluice_connections_total{protocol="TCP",result="established"}`},
+	{"ports in use", portsInUse, `sluice_connections_total{protocol="TCP",result="no_local_ports"}`},
+	{"silent endpoints", silentEndpoints, `sluice_dials_total{protocol="TCP",result="timeout"}`},
+	{"many silent Services", manySilent, `sluice_dials_total{protocol="TCP",result="timeout"}`},
+	{"storm", storm, `sluice_connections_total{protocol="TCP",result="established"}`},
+	{"greedy client", greedy, `sluice_connections_total{protocol="TCP",result="established"}`},
+	{"UDP flood", udpFlood, `sluice_ended_connections_total{protocol="UDP",reason="service_share"}`},
 	{"slow HTTP", slowHTTP, "sluice_http_refused_connections_total"},
 	{"big Service", bigService, ""},
 }
@@ -108,7 +108,7 @@ func loops(ctx context.Context, a *attacker) error {
 		a.Write(file, documents)
 		defer func() { _ = os.Remove(filepath.Join(a.Dir, file)) }()
 	}
-	if err := a.await(ctx, "sluice_looping_endpoints", len(services)+3); err != nil { // a ring has two
+	if err := a.await(ctx, `sluice_endpoints_excluded{reason="loop"}`, len(services)+3); err != nil { // a ring has two
 		return err
 	}
 	for ctx.Err() == nil {
@@ -123,7 +123,7 @@ func loops(ctx context.Context, a *attacker) error {
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
-	if n, err := a.series(context.WithoutCancel(ctx), "sluice_tcp_active_connections"); err != nil || n > 100 {
+	if n, err := a.series(context.WithoutCancel(ctx), `sluice_active_connections{protocol="TCP"}`); err != nil || n > 100 {
 		return fmt.Errorf("%v connections are open: they have come back: %w", n, err)
 	}
 	return nil

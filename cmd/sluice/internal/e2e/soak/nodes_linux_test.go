@@ -48,7 +48,7 @@ func TestLoopByWayOfAnotherNode(t *testing.T) {
 	client, err := ends.Open(near.Client, into)
 	testbed.Check(t, err)
 	defer client.Abandon()
-	near.Eventually("SCTP goes round", func() bool { return near.Metric("sluice_sctp_accepted_associations_total") > 2 })
+	near.Eventually("SCTP goes round", func() bool { return near.Metric(`sluice_dialling_connections{protocol="SCTP"}`) > 2 })
 	near.Eventually("the loop has its share", func() bool {
 		return near.Metric(`sluice_service_over_share_total{protocol="TCP",service_name="loop-tcp",`+
 			`service_namespace="default",service_port=""}`) > 0
@@ -64,11 +64,11 @@ func TestLoopByWayOfAnotherNode(t *testing.T) {
 	cancel()
 	wg.Wait()
 	for _, l := range []*lab.Lab{near, far} {
-		if n := l.Metric("sluice_tcp_active_connections"); n > descriptors/2 {
+		if n := l.Metric(`sluice_active_connections{protocol="TCP"}`); n > descriptors/2 {
 			t.Errorf("%v TCP connections are open", n)
 		}
 		l.Eventually("the loops are over", func() bool {
-			return l.Metric("sluice_tcp_active_connections") == 0 && l.Metric("sluice_sctp_dialling_associations") == 0
+			return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 0 && l.Metric(`sluice_dialling_connections{protocol="SCTP"}`) == 0
 		})
 	}
 }
