@@ -232,7 +232,7 @@ func checkBackends(s *Service, refuse func(part any, err error)) []Backend {
 			seen[k.Addr] = true
 		}
 		if err != nil {
-			refuse("backend "+k.Addr.String(), err)
+			refuse("endpoint "+k.Addr.String(), err)
 		}
 		return k, err
 	})

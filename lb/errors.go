@@ -10,19 +10,19 @@ var (
 
 	// ErrNoBackend: the service has no eligible backend. Kubernetes expects such a
 	// connection to be refused rather than to be accepted and closed.
-	ErrNoBackend = errors.New("service has no eligible backend")
+	ErrNoBackend = errors.New("service has no eligible endpoint")
 
 	// ErrNoLocalBackend: the address has policy Local, and no eligible backend is on this
 	// node. Kubernetes expects such traffic to be dropped, so that clients try again while
 	// their load balancer finds a node that has one, rather than take a refusal for final.
-	ErrNoLocalBackend = errors.New("service has no eligible backend on this node")
+	ErrNoLocalBackend = errors.New("service has no eligible endpoint on this node")
 
 	// ErrNotAllowed: the client is not among the sources of the address. Kubernetes
 	// expects it to be dropped.
 	ErrNotAllowed = errors.New("client is not among the sources of this address")
 
 	// ErrFull: each eligible backend has as many connections as it may. The client may wait: see Balancer.Queue.
-	ErrFull = errors.New("every backend of the service has as many connections as it may")
+	ErrFull = errors.New("every endpoint of the service has as many connections as it may")
 )
 
 // ErrQueueFull is Balancer.Queue's.

@@ -36,9 +36,9 @@ func (b *Balancer) Explain(f Flow) string {
 	case !allowed:
 		w.WriteString("dropped: not allowed\n")
 	case len(s.rings[clusterSet]) == 0:
-		w.WriteString("refused: no backend is eligible\n")
+		w.WriteString("refused: no endpoint is eligible\n")
 	case len(r) == 0:
-		w.WriteString("dropped: no backend of this node is eligible\n")
+		w.WriteString("dropped: no endpoint of this node is eligible\n")
 	case remembered != nil:
 		fmt.Fprintf(&w, "goes to %s: affinity\n", remembered.addr)
 	default:
@@ -81,7 +81,7 @@ func (t *Table) explainSources(w *strings.Builder, a *Address, f *Flow) bool {
 // explainPolicy writes and returns the set that the client of f gets at a.
 func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
 	if !a.Local {
-		w.WriteString("policy Cluster: backends of any node\n")
+		w.WriteString("policy Cluster: endpoints of any node\n")
 		return clusterSet
 	}
 	client := plain(f.Client)
@@ -89,13 +89,13 @@ func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
 	from := a.set(inside)
 	switch {
 	case from == clusterSet:
-		fmt.Fprintf(w, "policy Local, but %s is on this node: backends of any node\n", client)
+		fmt.Fprintf(w, "policy Local, but %s is on this node: endpoints of any node\n", client)
 	case a.Kind == ClusterIP:
-		w.WriteString("policy Local: backends of this node\n")
+		w.WriteString("policy Local: endpoints of this node\n")
 	case !client.IsValid():
-		w.WriteString("policy Local, and the client is not known: backends of this node\n")
+		w.WriteString("policy Local, and the client is not known: endpoints of this node\n")
 	default:
-		fmt.Fprintf(w, "policy Local, and %s is not on this node: backends of this node\n", client)
+		fmt.Fprintf(w, "policy Local, and %s is not on this node: endpoints of this node\n", client)
 	}
 	return from
 }
@@ -113,12 +113,12 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 			count--
 		}
 	}
-	fmt.Fprintf(w, "%d of %d backends eligible", count, len(s.Backends))
+	fmt.Fprintf(w, "%d of %d endpoints eligible", count, len(s.Backends))
 	switch {
 	case sel.hinted && from == localSet:
 		w.WriteString("; hints do not count with policy Local")
 	case sel.hinted && sel.hints == noHints:
-		w.WriteString("; hints do not count: a ready backend has none, or none is for here")
+		w.WriteString("; hints do not count: a ready endpoint has none, or none is for here")
 	}
 	w.WriteString("\n")
 	for i, k := range backends {

@@ -70,7 +70,7 @@ func TestDeadBackendIsEjected(t *testing.T) {
 				}
 			}
 			if text := b.Explain(Flow{Frontend: Frontend{TCP, front}}); !strings.Contains(text, dead.String()+" ejected 0 s ago, for up to 30 s more (1 in a row), as refused: ready") ||
-				!strings.Contains(text, fmt.Sprintf("%d of %d backends eligible", n-1, n)) {
+				!strings.Contains(text, fmt.Sprintf("%d of %d endpoints eligible", n-1, n)) {
 				t.Errorf("explained as:\n%s", text)
 			}
 			if one := b.Stats()[0].Backends[0]; !one.Health.Ejected || one.Eligible || !one.Live {

@@ -400,9 +400,9 @@ func outcome(c Choice, err error) string {
 	case errors.Is(err, ErrNotAllowed):
 		return "dropped: not allowed"
 	case errors.Is(err, ErrNoLocalBackend):
-		return "dropped: no backend of this node"
+		return "dropped: no endpoint of this node"
 	case errors.Is(err, ErrNoBackend):
-		return "refused: no backend"
+		return "refused: no endpoint"
 	}
 	return "goes to " + c.Backend().String() + ":"
 }

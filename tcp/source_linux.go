@@ -52,7 +52,7 @@ func (c *conn) connectFrom(client bool) error {
 }
 
 // errClientPorts says that a client has no port left towards a backend.
-var errClientPorts = errors.New("no port of the client's address is free towards the backend")
+var errClientPorts = errors.New("no port of the client's address is free towards the endpoint")
 
 // mayAppear reports whether the backend can see the client's own address, and counts if not. After an attempt that has
 // failed it is not to: its answers may get lost, as by a bridge that passes them to the client. But where a client has

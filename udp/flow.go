@@ -33,10 +33,10 @@ const (
 // descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errPortTaken that
 // another flow sends to the backend from the same port, errSilent that a backend has not answered in time.
 var (
-	errTried        = errors.New("every backend that was tried refused")
+	errTried        = errors.New("every endpoint that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
 	errNoPort       = errors.New("no ephemeral port for a flow")
-	errPortTaken    = errors.New("another flow sends from the same port to the same backend")
+	errPortTaken    = errors.New("another flow sends from the same port to the same endpoint")
 	errSilent       = errors.New("no answer, though one is expected")
 )
 

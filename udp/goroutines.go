@@ -26,7 +26,7 @@ const (
 )
 
 // errSelf means that a socket was connected to itself, so that no other has the port.
-var errSelf = errors.New("no socket has the port of the backend")
+var errSelf = errors.New("no socket has the port of the endpoint")
 
 // goroutines is a transport without loops: one goroutine receives for each frontend, one
 // receives the answers of each flow. They hold the lock except while they read or write.

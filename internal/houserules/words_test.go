@@ -32,6 +32,12 @@ func wordRules() []rule {
 			want:   "tcp/a.go:3: told\ntcp/a.go:4: wish\nREADME.md:3: Nobody",
 			fine:   tree{"tcp/a_test.go": "package x\n\n// nobody\n", "lb/testdata/a.md": "nobody"},
 		},
+		{
+			name: "users read endpoint, not backend", check: checkEndpoints,
+			why:    "one thing has one word in messages, metrics and logs, and Kubernetes says endpoint",
+			broken: tree{"tcp/a.go": "package x\n\nvar a = \"no_backend\"\n"}, want: "tcp/a.go:3: backend",
+			fine: tree{"tcp/a.go": "package x\n\nvar backend = \"endpoint\"\n", "bench/a.go": "package x\n\nvar a = `backend`\n"},
+		},
 	}
 }
 
@@ -54,6 +60,23 @@ func checkLogKeys(r *repo) []string {
 			}
 			if key := strings.Trim(lit.Value, "\"`"); !logKey.MatchString(key) {
 				found = append(found, f.at(lit.Pos(), "the log key %q is not snake_case", key))
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// checkEndpoints looks at the strings of the product's Go files.
+func checkEndpoints(r *repo) []string {
+	var found []string
+	for _, f := range r.files {
+		if f.test() || strings.HasPrefix(f.path, "bench/") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && strings.Contains(lit.Value, "backend") {
+				found = append(found, f.at(lit.Pos(), "backend"))
 			}
 			return true
 		})

@@ -68,10 +68,10 @@ var jumps = []netfilter.Jump{
 	{Table: "nat", From: "PREROUTING", To: chainServices, Position: beforeOthers, Comment: "sluice: Services"},
 	{Table: "nat", From: "OUTPUT", To: chainServices, Position: beforeOthers, Comment: "sluice: Services"},
 	{Table: "nat", From: "POSTROUTING", To: chainPost, Comment: "sluice: masquerade"},
-	{Table: "filter", From: "INPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
-	{Table: "filter", From: "FORWARD", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
+	{Table: "filter", From: "INPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without endpoints"},
+	{Table: "filter", From: "FORWARD", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without endpoints"},
 	{Table: "filter", From: "FORWARD", To: chainForward, Comment: "sluice: let Services through"},
-	{Table: "filter", From: "OUTPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
+	{Table: "filter", From: "OUTPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without endpoints"},
 	{Table: "filter", From: "OUTPUT", To: chainStale, NewOnly: true, Comment: "sluice: node ports that have moved"},
 }
 

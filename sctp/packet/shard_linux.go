@@ -281,9 +281,9 @@ func (sock *rawSocket) handleUnknown(d *received, c *wire.Content, now int64) {
 }
 
 var (
-	errRefused = errors.New("backend refuses the association")
-	errSilent  = errors.New("backend does not answer")
-	errNoPort  = errors.New("no port is left towards the backend")
+	errRefused = errors.New("endpoint refuses the association")
+	errSilent  = errors.New("endpoint does not answer")
+	errNoPort  = errors.New("no port is left towards the endpoint")
 )
 
 // idle reports whether no association is left that has not ended.

@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 		want []string
 	}{
 		{[]string{"--client", "192.0.2.100", "tcp", lab.WebAddr}, []string{
-			"TCP 10.96.0.80:80 belongs to default/web: cluster IP", "3 of 3 backends eligible", "data path iptables: --proxy-mode",
+			"TCP 10.96.0.80:80 belongs to default/web: cluster IP", "3 of 3 endpoints eligible", "data path iptables: --proxy-mode",
 			"33.33% forwarded to 10.244.1.10:8080, masqueraded", "33.33% forwarded to 10.244.1.12:8080, masqueraded", "-j DNAT --to-destination 10.244.1.10:8080",
 		}},
 		{[]string{"--client", "10.244.1.12", "--interface", "cni0", "default/web"}, []string{

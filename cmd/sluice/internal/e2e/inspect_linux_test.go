@@ -199,7 +199,7 @@ func (l looker) tables() {
 		{[]string{"config", "handover-socket"}, []string{"handover.sock", "flag"}},
 		{[]string{"config"}, []string{"drain-timeout", "30s", "default"}},
 		{[]string{"explain", l.Client.Addr4.String(), lab.WebAddr}, []string{"belongs to default/web: cluster IP",
-			"3 of 3 backends eligible", "1 in flight", "data path userspace: --proxy-mode", "packet filter"}},
+			"3 of 3 endpoints eligible", "1 in flight", "data path userspace: --proxy-mode", "packet filter"}},
 		{[]string{"explain", "default/web"}, []string{"TCP 10.96.0.80:80 belongs to default/web"}},
 		{[]string{"explain", "udp", lab.WebAddr}, []string{"belongs to no service"}},
 	} {

@@ -57,7 +57,7 @@ func TestRun(t *testing.T) {
 	at := "--metrics-bind-address=" + strings.TrimPrefix(metrics.URL, "http://")
 	for args, want := range map[string]string{
 		"--help":             "Usage:",
-		from + "default/web": "2 of 2 backends eligible",
+		from + "default/web": "2 of 2 endpoints eligible",
 		from + "--proxy-mode=ipvs tcp 10.96.0.80:80":                     "data path ipvs: --proxy-mode",
 		from + "--proxy-mode=iptables --rules=" + rules + " default/web": "the first packet from 192.0.2.1 to 10.96.0.80:80 is",
 		from + "--proxy-mode=auto default/web":                           "data path nftables: auto: it has all that is requested",

@@ -237,7 +237,7 @@ func (c *codec) conn(f *tcp.Frozen) {
 		c.dialling(f.Dial)
 	}
 	if c.reading && c.err == nil && f.Offer == 0 && f.Dial == nil && (f.Backend < 0 || !f.Addr.IsValid()) {
-		c.fail(errors.New("a connection that is not dialling has no backend"))
+		c.fail(errors.New("a connection that is not dialling has no endpoint"))
 	}
 }
 
