@@ -320,8 +320,8 @@ func empty(ctx context.Context, r *report, l *lab) error {
 
 // shown are the metrics that the demo prints, by the start of their names.
 var shown = []string{
-	"sluice_services ", "sluice_endpoints ", `sluice_connections_total{protocol="TCP"`, `sluice_dials_total{protocol="TCP"`,
-	`sluice_connections_total{protocol="UDP"`,
+	"sluice_services ", "sluice_endpoints ", `sluice_connections_total{protocol="TCP"`,
+	`sluice_dials_total{protocol="TCP"`, `sluice_connections_total{protocol="UDP"`,
 }
 
 func inspect(ctx context.Context, r *report, l *lab) error {

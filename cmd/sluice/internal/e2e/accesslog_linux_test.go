@@ -88,11 +88,15 @@ func (a accessLog) reasons(open func(string) *testbed.Talker, ready func()) {
 	first := open("10.96.0.78:80")
 	first.Echoes()
 	second := open("10.96.0.78:80")
-	l.Eventually("it waits", func() bool { return l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="queue"}`) == 1 })
+	l.Eventually("it waits", func() bool {
+		return l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="queue"}`) == 1
+	})
 	logged("one with room", first, "rr")
 	logged("one that has waited for room", second, "queue")
 	held := open("10.96.0.79:80")
-	l.Eventually("it waits", func() bool { return l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="hold"}`) == 1 })
+	l.Eventually("it waits", func() bool {
+		return l.Metric(`sluice_waits_total{protocol="TCP",result="began",wait="hold"}`) == 1
+	})
 	ready()
 	logged("one that has waited for an endpoint", held, "hold")
 }

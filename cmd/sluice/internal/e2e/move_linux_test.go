@@ -111,7 +111,9 @@ func testMoves(t *testing.T, moves int, paths []string, always string) {
 			m.put(s)
 		}
 	}
-	m.Eventually("all UDP clients but the one by loopback have left user space", func() bool { return m.Metric(`sluice_active_connections{protocol="UDP"}`) <= 1 })
+	m.Eventually("all UDP clients but the one by loopback have left user space", func() bool {
+		return m.Metric(`sluice_active_connections{protocol="UDP"}`) <= 1
+	})
 	end()
 	for _, s := range m.services {
 		m.put(s)

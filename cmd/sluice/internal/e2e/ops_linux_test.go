@@ -153,7 +153,9 @@ func TestDrainTimeoutAndSecondSignal(t *testing.T) {
 	}{{"50ms", false, 0}, {"1h", true, 1}} {
 		l.Start("--drain-timeout", test.drain)
 		held := l.Hold()
-		l.Eventually("the connection is there", func() bool { return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 1 })
+		l.Eventually("the connection is there", func() bool {
+			return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 1
+		})
 		l.Signal(syscall.SIGTERM)
 		if test.second {
 			l.Eventually("the first signal was taken", func() bool { return strings.Contains(l.Log.String(), "stopping") })

@@ -34,19 +34,22 @@ func TestOutlierEjection(t *testing.T) {
 	ask(3)
 	testbed.Check(t, l.Pods[0].Blackhole(true))
 	ask(15)
-	if failed, n := l.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`), l.Metric(`sluice_endpoints_excluded{reason="ejected"}`); failed != 5 ||
+	const timeouts, ejected = `sluice_dials_total{protocol="TCP",result="timeout"}`, `sluice_endpoints_excluded{reason="ejected"}`
+	if failed, n := l.Metric(timeouts), l.Metric(ejected); failed != 5 ||
 		n != 1 {
 		t.Fatalf("%v dials were not answered, and %v endpoints are ejected, want 5 and 1", failed, n)
 	}
 	answers, slowest := ask(1000)
-	if answers["pod-1"] != 500 || answers["pod-2"] != 500 || l.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`) != 5 {
+	if answers["pod-1"] != 500 || answers["pod-2"] != 500 || l.Metric(timeouts) != 5 {
 		t.Errorf("1,000 requests went to %v, want 500 to each of the others", answers)
 	}
 	t.Logf("the slowest of 1,000 took %v", slowest)
 
 	testbed.Check(t, l.Pods[0].Blackhole(false))
 	alive := time.Now()
-	l.Eventually("the endpoint returns", func() bool { return l.Metric(`sluice_endpoints_excluded{reason="ejected"}`) == 0 })
+	l.Eventually("the endpoint returns", func() bool {
+		return l.Metric(`sluice_endpoints_excluded{reason="ejected"}`) == 0
+	})
 	if took := time.Since(alive); took > 4*time.Second {
 		t.Errorf("it returned after %v", took)
 	} else {

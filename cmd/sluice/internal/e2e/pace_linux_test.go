@@ -49,7 +49,9 @@ func TestMinSyncPeriod(t *testing.T) {
 			}
 
 			publish("three", "10.96.0.83", l.Pods[0])
-			l.Eventually("the third change waits", func() bool { return l.Metric(`sluice_deferred_total{work="rule_sync"}`) > 0 })
+			l.Eventually("the third change waits", func() bool {
+				return l.Metric(`sluice_deferred_total{work="rule_sync"}`) > 0
+			})
 			publish("web", lab.WebIP, l.Pods[1])
 			publish("four", "10.96.0.84", l.Pods[0])
 			if mode == "userspace" {

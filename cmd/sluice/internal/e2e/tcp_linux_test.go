@@ -323,7 +323,9 @@ func TestFewDescriptors(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.Eventually("all connections have ended", func() bool { return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 0 })
+	l.Eventually("all connections have ended", func() bool {
+		return l.Metric(`sluice_active_connections{protocol="TCP"}`) == 0
+	})
 	if got := l.Metric(`sluice_connections_total{protocol="TCP",result="established"}`); got != clients {
 		t.Errorf("%v connections accepted, want %d", got, clients)
 	}

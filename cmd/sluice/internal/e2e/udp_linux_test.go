@@ -60,7 +60,9 @@ func TestThousandClients(t *testing.T) {
 	if got := l.Metric(`sluice_active_connections{protocol="UDP"}`); got != float64(clients) {
 		t.Errorf("%v flows are open, want %d", got, clients)
 	}
-	l.Eventually("the idle flows have ended", func() bool { return l.Metric(`sluice_active_connections{protocol="UDP"}`) == 0 })
+	l.Eventually("the idle flows have ended", func() bool {
+		return l.Metric(`sluice_active_connections{protocol="UDP"}`) == 0
+	})
 	moved := 0
 	for i, c := range socks {
 		name, err := c.Insist()

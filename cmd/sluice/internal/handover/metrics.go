@@ -27,10 +27,11 @@ func NewMetrics() *Metrics {
 			Help:    "[ALPHA] Pause of each connection and flow that this process has taken over from the one before.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}),
 		failures: series.NewCounter(prometheus.CounterOpts{Name: "sluice_handover_failures_total",
-			Help: "[BETA] Attempts to hand over to another process after which this one served on, with every connection."}),
+			Help: "[BETA] Attempts to hand over to another process after which this one served on, with every " +
+				"connection."}),
 		last: series.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_handover_last_timestamp_seconds",
-			Help: "[ALPHA] Time of the last hand-over by result: succeeded (to this process), or failed (this process was to " +
-				"hand over, and serves on)."}, []string{"result"}),
+			Help: "[ALPHA] Time of the last hand-over by result: succeeded (to this process), or failed (this process " +
+				"was to hand over, and serves on)."}, []string{"result"}),
 	}
 }
 

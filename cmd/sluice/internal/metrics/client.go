@@ -12,8 +12,10 @@ import (
 // The series of requests to the API server, under the names of all components of
 // Kubernetes. client-go has one place for them in a process.
 var (
-	requests = newRequests("rest_client_requests_total", "[ALPHA] Requests to the API server, by HTTP status.", "method")
-	retries  = newRequests("rest_client_request_retries_total", "[ALPHA] Requests to the API server that were retried.", "verb")
+	requests = newRequests("rest_client_requests_total",
+		"[ALPHA] Requests to the API server, by HTTP status.", "method")
+	retries = newRequests("rest_client_request_retries_total",
+		"[ALPHA] Requests to the API server that were retried.", "verb")
 	duration = newLatency("rest_client_request_duration_seconds", "[ALPHA] Time that the API server took to answer.")
 	waited   = newLatency("rest_client_rate_limiter_duration_seconds",
 		"[ALPHA] Time that requests waited for --kube-api-qps.")

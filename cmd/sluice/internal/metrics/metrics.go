@@ -131,8 +131,8 @@ func (s scrape) sources(c *Sources) {
 	_, lines := c.AccessLog()
 	_, events := c.Events()
 	s.counters("sluice_dropped_records_total", "[ALPHA] Records that came faster than they could be written or read, "+
-		"by kind: log or access_log (lines), event (of the Node and of Services; also if the API server refused it) or "+
-		"conntrack_event (Sluice reads the table instead, or the access log lacks the flow).", "kind", []reading{
+		"by kind: log or access_log (lines), event (of the Node and of Services; also if the API server refused it) "+
+		"or conntrack_event (Sluice reads the table instead, or the access log lacks the flow).", "kind", []reading{
 		{"log", c.LogDropped()}, {"access_log", lines}, {"event", events},
 		{"conntrack_event", c.KernelEvents().Lost + queue.LostEvents}})
 	if engine, _ := c.SCTPEngine(); engine != sctp.Auto { // there is none before the first SCTP Service
@@ -185,8 +185,8 @@ func (s scrape) apiServer(c Contact) {
 	s.gauge("sluice_apiserver_readable",
 		"[BETA] 1 while Services can be read from the API server; 0 while the last known ones are served.", readable)
 	s.gauge("sluice_apiserver_last_contact_timestamp_seconds",
-		"[BETA] Time of the last answer or change from the API server; 0 is never. Without changes it answers at least "+
-			"every ten minutes.", seconds(c.Last))
+		"[BETA] Time of the last answer or change from the API server; 0 is never. Without changes it answers at "+
+			"least every ten minutes.", seconds(c.Last))
 }
 
 // reason is why something is in effect.

@@ -277,8 +277,8 @@ const (
   'service_name="__other__"'. '--metrics-histograms' gives the first Service ports with connections their own. The histograms
   have classic buckets at powers of four, and native ones of schema 2 for scrapes in the protobuf format of Prometheus.
 - **'sluice_endpoint_*'** exist for as many endpoints as '--metrics-endpoints' says, three each; by default for none.
-- **A connection** is a TCP connection, an SCTP association or a UDP flow; the label 'protocol' says which. A metric with
-  this label has no series for a protocol that has nothing to count there.
+- **A connection** is a TCP connection, an SCTP association or a UDP flow; the label 'protocol' says which. A metric
+  with this label has no series for a protocol that has nothing to count there.
 - **The stability** is the word in brackets that each HELP text begins with, as in Kubernetes.
   [What stays the same](../docs/stability.md) says what it promises. Metrics of the shipped alerts are BETA.
 

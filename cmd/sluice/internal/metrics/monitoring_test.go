@@ -115,7 +115,7 @@ func TestMonitoring(t *testing.T) {
 	}
 }
 
-// kept are the metrics that no alert, panel or page uses. This list is to stay short: a metric that nobody looks at goes.
+// kept are the metrics that no alert, panel or page uses. The list stays short: a metric that nothing uses goes.
 var kept = map[string]string{
 	"sluice_services":                      "what is applied, which scripts wait for",
 	"sluice_endpoints":                     "the same",

@@ -34,7 +34,8 @@ func (s scrape) dialed(protocol string, n session.Stats[uint64, int64]) {
 		{"left_while_queued", n.QueueLeft},
 	})
 	s.counters("sluice_dials_total", "[ALPHA] Finished dials to endpoints, by result: established, refused or timeout.",
-		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}}, of...)
+		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}},
+		of...)
 	s.waits(protocol, "hold", []reading{{"began", n.Holds}, {"timeout", n.HoldExpired}, {"left", n.HoldLeft},
 		{"full", n.HoldFull}})
 	s.waits(protocol, "queue", []reading{{"began", n.Queues}, {"timeout", n.QueueTimedOut}, {"left", n.QueueLeft},
@@ -80,7 +81,8 @@ func (s scrape) ended(protocol string, reasons []reading) {
 	s.counters("sluice_ended_connections_total", "[BETA] UDP flows and SCTP associations that ended, by reason. UDP: "+
 		"expired (idle), parked (closed early and remembered), moved (to another endpoint), service_share or "+
 		"client_share (evicted, because the Service or client had its share) or limit (evicted, because all together "+
-		"had too many). SCTP: shutdown, client or endpoint (which aborted), expired or limit.", "reason", reasons, "protocol", protocol)
+		"had too many). SCTP: shutdown, client or endpoint (which aborted), expired or limit.", "reason", reasons,
+		"protocol", protocol)
 }
 
 func (s scrape) bytes(protocol string, in, out uint64) {
@@ -198,7 +200,8 @@ func (s scrape) excluded(n agent.Status, probes checks.Stats, outliers lb.Outlie
 	for _, of := range []struct {
 		reason string
 		n      int
-	}{{"ejected", int(outliers.Active)}, {"drained", n.Drained}, {"failing_probe", probes.Failing}, {"loop", n.Looping}} {
+	}{{"ejected", int(outliers.Active)}, {"drained", n.Drained}, {"failing_probe", probes.Failing},
+		{"loop", n.Looping}} {
 		s.gauge("sluice_endpoints_excluded", "[BETA] Endpoints that get no new connections, by reason: ejected (they "+
 			"failed), drained (by sluice drain), failing_probe (sluice.io/readiness-probe) or loop (they lead back to "+
 			"Sluice, such as the address of a Service). An endpoint counts once per Service port and reason.",

@@ -108,12 +108,13 @@ const (
 )
 
 const (
-	rejectedIs = "[BETA] Connections and first datagrams rejected, by reason: no_endpoint, no_local_endpoint (none on " +
-		"this node, with policy Local), not_allowed (source ranges) or limited (sluice.io/max-connections and the like)."
+	rejectedIs = "[BETA] Connections and first datagrams rejected, by reason: no_endpoint, no_local_endpoint (none " +
+		"on this node, with policy Local), not_allowed (source ranges) or limited (sluice.io/max-connections and the " +
+		"like)."
 	resetsAre = "[BETA] TCP connections and SCTP associations that ended by a reset, by the side that reset and the " +
 		"reason. docs/troubleshoot.md lists all reasons; the access log has the same."
-	evictedAre = "[ALPHA] Clients forgotten because too many were remembered, by table: affinity (sessionAffinity) or " +
-		"conversations (UDP clients whose flow was closed early)."
+	evictedAre = "[ALPHA] Clients forgotten because too many were remembered, by table: affinity (sessionAffinity) " +
+		"or conversations (UDP clients whose flow was closed early)."
 	kernelCounts = "while the Service is on a data path of the kernel: counted by ipvs, or by conntrack with " +
 		"--conntrack-accounting."
 	kernelBytesAre = "[ALPHA] Bytes that the kernel has forwarded, with the headers of IP: in from clients, out to " +

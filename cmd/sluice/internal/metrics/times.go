@@ -23,8 +23,8 @@ var timesSeries = [lb.Measures]struct {
 	doublings
 }{
 	lb.ConnectTime: {ofService("connect_seconds",
-		"[BETA] Time from accepting a client to an endpoint's accept, all attempts together, without waits by hold or in "+
-			"a queue."), doublings{-12, 6}},
+		"[BETA] Time from accepting a client to an endpoint's accept, all attempts together, without waits by hold or "+
+			"in a queue."), doublings{-12, 6}},
 	lb.FirstByteTime: {ofService("first_byte_seconds",
 		"[ALPHA] Time from accepting a client to the endpoint's first byte or end of stream."), doublings{-12, 6}},
 	lb.Duration: {ofService("connection_duration_seconds",

@@ -46,7 +46,8 @@ func TestHold(t *testing.T) {
 		})
 	}
 	held(most)
-	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(`sluice_waits_total{protocol="TCP",result="full",wait="hold"}`) < 1 {
+	const full = `sluice_waits_total{protocol="TCP",result="full",wait="hold"}`
+	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(full) < 1 {
 		t.Errorf("one more client than may wait: %v", err)
 	}
 	l.mustUpgrade()

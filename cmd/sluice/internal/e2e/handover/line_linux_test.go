@@ -209,7 +209,11 @@ func TestOffloadedGoesOn(t *testing.T) {
 			t.Logf("before the first upgrade %d connections failed of %d, %d answers missing", g.failed.Load(), g.fresh.Load(), idle)
 			for range 3 {
 				n.mustUpgrade()
-				n.Eventually("its own rules are in force", func() bool { return n.Metric(`sluice_handover_last_timestamp_seconds{result="succeeded"}`) == 1 })
+				n.Eventually("its own rules are in force", func() bool {
+					_, page := n.Get(testbed.MetricsURL)
+					_, ok := testbed.Series(page, `sluice_handover_last_timestamp_seconds{result="succeeded"}`)
+					return ok
+				})
 			}
 			g.end()
 			sent, lost, strange := g.settled()
@@ -248,7 +252,9 @@ func TestEjectionsCross(t *testing.T) {
 			n.Metric(`sluice_dials_total{protocol="TCP",result="timeout"}`))
 	}
 	testbed.Check(t, n.Pods[0].Blackhole(false))
-	n.Eventually("the endpoint returns", func() bool { return n.Metric(`sluice_endpoints_excluded{reason="ejected"}`) == 0 })
+	n.Eventually("the endpoint returns", func() bool {
+		return n.Metric(`sluice_endpoints_excluded{reason="ejected"}`) == 0
+	})
 	if got := ask(30); got["pod-0"] != 10 {
 		t.Errorf("after its return requests go to %v, want 10 each", got)
 	}

@@ -403,8 +403,9 @@ func (g *load) asked() (sent, lost, strange int64) {
 func (g *load) kept(flows int) {
 	g.T.Helper()
 	reasons := map[string]string{
-		"expired": `sluice_ended_connections_total{protocol="UDP",reason="expired"}`, "evicted": `sluice_ended_connections_total{protocol="UDP",reason="limit"}`,
-		"moved": `sluice_ended_connections_total{protocol="UDP",reason="moved"}`,
+		"expired": `sluice_ended_connections_total{protocol="UDP",reason="expired"}`,
+		"evicted": `sluice_ended_connections_total{protocol="UDP",reason="limit"}`,
+		"moved":   `sluice_ended_connections_total{protocol="UDP",reason="moved"}`,
 	}
 	again, ended := g.Metric(`sluice_connections_total{protocol="UDP",result="established"}`)-float64(flows), 0.0
 	var why []string
@@ -531,7 +532,9 @@ func TestUpgradesUnderLoad(t *testing.T) {
 			l.connect(from, l.addr(i, 80), b.often)
 		}
 	}
-	n.Eventually("all connections are open", func() bool { return n.Metric(`sluice_active_connections{protocol="TCP"}`) >= float64(here.held) })
+	n.Eventually("all connections are open", func() bool {
+		return n.Metric(`sluice_active_connections{protocol="TCP"}`) >= float64(here.held)
+	})
 
 	fresh, start := l.fresh.Load(), time.Now()
 	var u usage
@@ -570,7 +573,9 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	case lost > 0 && upgrading.lost > allowed:
 		t.Errorf("%d of %d UDP answers were lost while upgrading, %d of %d in the worst time without", upgrading.lost, upgrading.sent, worst.lost, worst.sent)
 	}
-	n.Eventually("all connections have ended", func() bool { return n.Metric(`sluice_active_connections{protocol="TCP"}`) == 0 })
+	n.Eventually("all connections have ended", func() bool {
+		return n.Metric(`sluice_active_connections{protocol="TCP"}`) == 0
+	})
 }
 
 // wait lets the load go on for a while.
@@ -609,8 +614,12 @@ func TestIdleConnectionsCross(t *testing.T) {
 	for i := range conns {
 		conns[i] = n.Hold()
 	}
-	n.Eventually("all connections are open", func() bool { return n.Metric(`sluice_active_connections{protocol="TCP"}`) == float64(count) })
-	n.Eventually("all backends have answered", func() bool { return n.Metric(`sluice_dialling_connections{protocol="TCP"}`) == 0 })
+	n.Eventually("all connections are open", func() bool {
+		return n.Metric(`sluice_active_connections{protocol="TCP"}`) == float64(count)
+	})
+	n.Eventually("all backends have answered", func() bool {
+		return n.Metric(`sluice_dialling_connections{protocol="TCP"}`) == 0
+	})
 	for range 3 {
 		n.mustUpgrade()
 	}

@@ -48,7 +48,9 @@ func TestLoopByWayOfAnotherNode(t *testing.T) {
 	client, err := ends.Open(near.Client, into)
 	testbed.Check(t, err)
 	defer client.Abandon()
-	near.Eventually("SCTP goes round", func() bool { return near.Metric(`sluice_dialling_connections{protocol="SCTP"}`) > 2 })
+	near.Eventually("SCTP goes round", func() bool {
+		return near.Metric(`sluice_dialling_connections{protocol="SCTP"}`) > 2
+	})
 	near.Eventually("the loop has its share", func() bool {
 		return near.Metric(`sluice_service_over_share_total{protocol="TCP",service_name="loop-tcp",`+
 			`service_namespace="default",service_port=""}`) > 0
