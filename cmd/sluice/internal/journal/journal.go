@@ -235,7 +235,7 @@ func (j *Journal) sumUp() {
 	p := j.pending
 	j.pending, j.summed, j.due = summary{}, j.now(), nil
 	if p.count > 0 {
-		j.write(p.lost > 0, "services changed", "ServicesChanged", "", "", p.details())
+		j.write(p.lost > 0, "services changed", ServicesChanged, "", "", p.details())
 	}
 }
 
