@@ -33,14 +33,15 @@ var (
 	notInSlug  = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// documents returns every document, without test data and the build's output.
+// documents returns every document, without test data, templates of documents and the build's output.
 func (r *repo) documents() []string {
 	var all []string
 	_ = fs.WalkDir(r.fsys, ".", func(name string, _ fs.DirEntry, err error) error { // what cannot be read is not there
 		if name == "bin" || name == "dist" {
 			return fs.SkipDir
 		}
-		if err == nil && path.Ext(name) == ".md" && !strings.Contains(name, "testdata/") {
+		if err == nil && path.Ext(name) == ".md" && !strings.Contains(name, "testdata/") &&
+			!strings.Contains(name, "/templates/") {
 			all = append(all, name)
 		}
 		return nil
@@ -65,14 +66,14 @@ func documentRules() []rule {
 		{
 			name: "commands in documents exist", check: checkCommands,
 			why: "the first command that a reader copies must work",
-			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "docs/commands.md": commands, "README.md": "```sh\nmake\n# first\n" +
+			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "docs/reference/commands.md": commands, "README.md": "```sh\nmake\n# first\n" +
 				"X=1 make biuld && sudo bin/sluice --manifest deploy\ncat deploy/y.yaml\n```\nSet `--no-such-flag`.\n",
 				"docs/runbooks.md": "```sh\nsluice stats --all\nsluice status --manifests x\n```\n"},
 			want: "README.md:2: make without a target\nREADME.md:4: the Makefile has no target biuld\n" +
 				"README.md:4: sluice has no flag --manifest\nREADME.md:5: there is no file deploy/y.yaml\n" +
 				"README.md:7: sluice has no flag --no-such-flag\ndocs/runbooks.md:2: sluice has no command stats\n" +
 				"docs/runbooks.md:2: sluice has no flag --all\ndocs/runbooks.md:3: sluice status has no flag --manifests",
-			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "docs/commands.md": commands, "README.md": "```sh\n" +
+			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "docs/reference/commands.md": commands, "README.md": "```sh\n" +
 				"sudo sluice events --manifests x\nsluice completion zsh\nmake build # now\nbin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test ./lb/...\n```\nSet `--manifests` or `-v`.\n"},
 		},
 		{
@@ -100,7 +101,7 @@ func flagIn(help, name string) bool {
 }
 
 // commandsPage has the help texts of all commands but the library's; a test keeps it true.
-const commandsPage = "docs/commands.md"
+const commandsPage = "docs/reference/commands.md"
 
 // command returns the help text of a command of sluice, if the page has it, and whether there is one.
 func (r *repo) command(name string) (help string, ok bool) {

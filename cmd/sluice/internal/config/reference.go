@@ -11,7 +11,7 @@ import (
 
 // Flag is a flag as documents show it.
 type Flag struct {
-	Name, Type, Default, Means string
+	Name, Type, Default, Stability, Means string
 
 	Field string // of the file of --config that the flag stands for; empty: none
 }
@@ -22,21 +22,23 @@ type FlagGroup struct {
 	Flags []Flag
 }
 
-// Flags returns all flags in the order of --help. A default that is this machine's is said in words.
+// Flags returns all flags in the order of --help. A default that depends on the machine is left out.
 func Flags() (out []FlagGroup) {
 	s, groups := declare()
-	for _, g := range groups {
+	for i, g := range groups {
 		of := FlagGroup{Title: g.title}
 		g.flagSet().VisitAll(func(f *pflag.Flag) {
 			_, usage := pflag.UnquoteUsage(f)
 			value := f.DefValue
-			switch {
-			case f.Name == "loops":
-				value = "one per core"
-			case value == "[]":
+			if f.Name == "loops" || value == "[]" {
 				value = ""
 			}
-			of.Flags = append(of.Flags, Flag{f.Name, f.Value.Type(), value, usage, s.options[f.Name].field})
+			o := s.options[f.Name]
+			stability := o.stability()
+			if i == len(groups)-1 {
+				stability = "stable" // kube-proxy's, and ignored
+			}
+			of.Flags = append(of.Flags, Flag{f.Name, f.Value.Type(), value, stability, usage, o.field})
 		})
 		out = append(out, of)
 	}

@@ -13,6 +13,8 @@ const (
 	ServicesChanged  = "ServicesChanged"
 	EndpointsChanged = "EndpointsChanged"
 	NoEndpoints      = "NoEndpoints"
+	Drained          = "Drained"
+	DrainUndone      = "DrainUndone"
 )
 
 // Reasons says of each, in the order of the reference, what it means.
@@ -27,6 +29,8 @@ var Reasons = []struct{ Reason, Means string }{
 	{ServiceChanged, "The ports, addresses or policies of a Service changed."},
 	{EndpointsChanged, "The endpoints of a Service changed."},
 	{NoEndpoints, "A Service has no ready endpoint any more."},
+	{Drained, "An operator drained endpoints."},
+	{DrainUndone, "An operator undid a drain."},
 	{ServicesChanged, "Many Services changed. The note counts them."},
 }
 
