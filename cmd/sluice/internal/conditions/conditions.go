@@ -32,11 +32,11 @@ var Reasons = []struct{ Reason, Means string }{
 
 // Condition is one thing that is wrong.
 type Condition struct {
-	Reason    string    `json:"reason"` // a word for programs, that of the Event
-	Namespace string    `json:"namespace,omitempty"`
-	Service   string    `json:"service,omitempty"` // empty: it is about no single Service
-	Text      string    `json:"text"`              // what is wrong, where, and what to do
-	Since     time.Time `json:"since"`
+	Reason    string    `json:"reason"`              // one word for programs, as in the Event
+	Namespace string    `json:"namespace,omitempty"` // of the Service
+	Service   string    `json:"service,omitempty"`   // empty: it is about no single Service
+	Text      string    `json:"text"`                // what is wrong, where, and what to do
+	Since     time.Time `json:"since"`               // when it began
 }
 
 // same reports whether two are one condition, whenever they began.

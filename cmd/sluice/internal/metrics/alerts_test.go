@@ -83,8 +83,7 @@ func TestRulesFile(t *testing.T) {
 	if !ok {
 		t.Fatal("alerts.yaml has no spec")
 	}
-	plain := "# The alerts of alerts.yaml as a rule file of Prometheus, written by\n" +
-		"# SLUICE_UPDATE=1 go test ./cmd/sluice/internal/metrics -run TestRulesFile\n"
+	plain := "# The alerts of alerts.yaml as a rule file of Prometheus, written by make docs.\n"
 	for line := range strings.Lines(spec) {
 		plain += strings.TrimPrefix(line, "  ")
 	}
