@@ -17,12 +17,14 @@ import (
 // block is one fenced block of shell commands in a document.
 type block struct {
 	line int  // of the first command
-	run  bool // marked "sh run": TestDocumentsRun executes it
+	run  bool // marked "sh run": TestDocumentsRun executes it; TestDocuments of e2e those marked "sh node"
 	text string
 }
 
 var (
-	shellBlock = regexp.MustCompile("(?ms)^ *```sh( run)?\n(.*?)^ *```")
+	shellBlock = regexp.MustCompile("(?ms)^ *```sh(?:( run)| node)?\n(.*?)^ *```")
+	fence      = regexp.MustCompile("^ *```(.*)$")
+	notRun     = regexp.MustCompile(`^ *<!-- not run: \S.* -->$`)
 	separator  = regexp.MustCompile(`\|\||&&|[|;&]`)
 	helpFlag   = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--?[a-z][\w-]*)`)
 	inlineFlag = regexp.MustCompile("`(--[a-z][a-z0-9-]*)")
@@ -77,13 +79,24 @@ func documentRules() []rule {
 				"sudo sluice events --manifests x\nsluice completion zsh\nmake build # now\nbin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test ./lb/...\n```\nSet `--manifests` or `-v`.\n"},
 		},
 		{
+			name: "shell blocks run, or say why not", check: checkRuns,
+			why: "a command that no test runs is wrong after the next change",
+			broken: tree{"docs/a.md": "```sh\nls\n```\n\n<!-- not run: -->\n```sh\nls\n```\n```\nls\n```\n",
+				"README.md": "```console\nls\n```\n\n```sh node\nls\n```\n"},
+			want: "README.md:1: a block of console: call it sh\nREADME.md:5: TestDocuments\ndocs/a.md:1: no test runs\ndocs/a.md:6: no test runs\n" +
+				"docs/a.md:9: a block without a language",
+			fine: tree{"docs/a.md": "```sh run\nls\n```\n\n1. x\n\n   <!-- not run: needs a cluster -->\n   ```sh\n   ls\n" +
+				"   ```\n\n```sh node\nls\n```\n\n```text\nls\n```\n", "CONTRIBUTING.md": "```sh\nls\n```\n"},
+		},
+		{
 			name: "links in documents lead somewhere", check: checkLinks,
 			why: "a dead link shows that a document is not kept",
 			broken: tree{"README.md": "See [that](docs/that.md).\nSee [that](#that-one).\n\n# This one\n",
-				"deploy/README.md": "[this](README.md), [that](deploy/README.md)\n"},
-			want: "README.md:1: no file docs/that.md\nno heading\ndeploy/README.md:1: no file deploy/README.md",
+				"deploy/README.md": "[this](README.md), [that](deploy/README.md), [there](../README.md#that-one)\n"},
+			want: "README.md:1: no file docs/that.md\nREADME.md:2: README.md has no heading\n" +
+				"deploy/README.md:1: no file deploy/README.md\ndeploy/README.md:1: README.md has no heading #that-one",
 			fine: tree{"lb/lb.go": "package lb\n", "README.md": "See [lb](lb/lb.go#L1), [us](https://example.com) and " +
-				"[this](#this-one-too).\n\n# This one, too\n"},
+				"[this](#this-one-too).\n\n# This one, too\n", "docs/a.md": "[this](../README.md#this-one-too)\n"},
 		},
 	}
 }
@@ -179,7 +192,7 @@ func (r *repo) checkCommand(words []string) []string {
 		}
 		p := path.Clean(strings.TrimSuffix(w, "/..."))
 		first, _, below := strings.Cut(p, "/")
-		if m, _ := fs.Glob(r.fsys, p); len(m) == 0 && below && first != "bin" && slices.Contains(folders, first) {
+		if m, _ := fs.Glob(r.fsys, p); len(m) == 0 && below && first != "bin" && first != "dist" && slices.Contains(folders, first) {
 			found = append(found, "there is no file "+p)
 		}
 	}
@@ -189,25 +202,70 @@ func (r *repo) checkCommand(words []string) []string {
 	return found
 }
 
+// checkRuns looks at what opens a block in the documents of readers.
+func checkRuns(r *repo) (found []string) {
+	for _, doc := range r.documents() {
+		if doc != "README.md" && !under(doc, []string{"docs", "deploy"}) {
+			continue
+		}
+		before, inside := "", false
+		for i, line := range strings.Split(r.text(doc), "\n") {
+			m := fence.FindStringSubmatch(line)
+			if m != nil {
+				inside = !inside
+			}
+			if m != nil && inside {
+				problem := ""
+				switch m[1] {
+				case "":
+					problem = "a block without a language"
+				case "bash", "console", "shell":
+					problem = "a block of " + m[1] + ": call it sh"
+				case "sh node":
+					if !under(doc, []string{"docs"}) {
+						problem = "TestDocuments of e2e runs blocks of docs only"
+					}
+				case "sh":
+					if !notRun.MatchString(before) {
+						problem = "no test runs this block: mark it sh run or sh node, or give the reason above it: <!-- not run: ... -->"
+					}
+				}
+				if problem != "" {
+					found = append(found, fmt.Sprintf("%s:%d: %s", doc, i+1, problem))
+				}
+			}
+			before = line
+		}
+	}
+	return found
+}
+
+// slugs returns the anchors of a document's headings.
+func (r *repo) slugs(doc string) (all []string) {
+	for _, m := range heading.FindAllStringSubmatch(r.text(doc), -1) {
+		slug := notInSlug.ReplaceAllString(strings.ToLower(m[1]), "")
+		all = append(all, strings.ReplaceAll(slug, " ", "-"))
+	}
+	return all
+}
+
 // checkLinks follows the links of the documents to files and headings of ours.
 func checkLinks(r *repo) []string {
 	var found []string
 	for _, doc := range r.documents() {
-		text := r.text(doc)
-		var slugs []string
-		for _, m := range heading.FindAllStringSubmatch(text, -1) {
-			slug := notInSlug.ReplaceAllString(strings.ToLower(m[1]), "")
-			slugs = append(slugs, strings.ReplaceAll(slug, " ", "-"))
-		}
-		for i, line := range strings.Split(text, "\n") {
+		for i, line := range strings.Split(r.text(doc), "\n") {
 			for _, m := range mdLink.FindAllStringSubmatch(line, -1) {
 				file, anchor, _ := strings.Cut(m[1], "#")
+				target := doc
+				if file != "" {
+					target = path.Join(path.Dir(doc), file)
+				}
 				switch {
 				case strings.Contains(m[1], "://"):
-				case file == "" && !slices.Contains(slugs, anchor):
-					found = append(found, fmt.Sprintf("%s:%d: no heading #%s", doc, i+1, anchor))
-				case file != "" && !r.exists(path.Join(path.Dir(doc), file)):
+				case !r.exists(target):
 					found = append(found, fmt.Sprintf("%s:%d: no file %s", doc, i+1, file))
+				case anchor != "" && path.Ext(target) == ".md" && !slices.Contains(r.slugs(target), anchor):
+					found = append(found, fmt.Sprintf("%s:%d: %s has no heading #%s", doc, i+1, target, anchor))
 				}
 			}
 		}
