@@ -36,7 +36,7 @@ func Golden(t testing.TB, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s (-file +test); if the change is meant, run this test with %s=1, or make docs:\n%s", file, UpdateVar, diff)
+		t.Errorf("%s (-file +test); if the change is meant, run this test with %s=1:\n%s", file, UpdateVar, diff)
 	}
 }
 

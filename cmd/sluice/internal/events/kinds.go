@@ -28,8 +28,8 @@ const (
 var (
 	starting = declare(Kind{Reason: "Starting", Action: startProxy, Means: "Sluice starts on the node."})
 
-	syncFailed = declare(Kind{"FailedToSyncProxyRules", syncRules, true, "A change cannot be applied. Sluice tries again.",
-		"SyncedProxyRules"})
+	syncFailed = declare(Kind{"FailedToSyncProxyRules", syncRules, true,
+		"A change cannot be applied. Sluice tries again.", "SyncedProxyRules"})
 	synced = declare(Kind{Reason: "SyncedProxyRules", Action: syncRules, Means: "All changes are applied again."})
 
 	healthzFailed = declare(Kind{Reason: "FailedToStartProxierHealthcheck", Action: startProxy, Warning: true,
@@ -62,7 +62,8 @@ var (
 
 	endpointEjected = declare(Kind{Reason: "EndpointEjected", Action: chooseEndpoints, Warning: true,
 		Means: "An endpoint failed and gets no new connections for a while."})
-	endpointReturned    = declare(Kind{Reason: "EndpointReturned", Action: chooseEndpoints, Means: "The endpoint is back."})
+	endpointReturned = declare(Kind{Reason: "EndpointReturned", Action: chooseEndpoints,
+		Means: "The endpoint is back."})
 	endpointCheckFailed = declare(Kind{Reason: "EndpointCheckFailed", Action: chooseEndpoints, Warning: true,
 		Means: "An endpoint fails its `readiness-probe` and gets no new connections."})
 	endpointCheckPassed = declare(Kind{Reason: "EndpointCheckPassed", Action: chooseEndpoints,
