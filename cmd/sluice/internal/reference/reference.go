@@ -13,7 +13,9 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -61,6 +63,7 @@ func tables(fsys fs.FS) template.FuncMap {
 		"code": code, "codes": codes, "cell": cell, "answer": answer, "trim": strings.TrimSpace,
 		"plain": func(text string) string { return strings.ReplaceAll(text, "`", "") },
 		"flags": config.Flags, "fields": config.Fields, "policies": policies.All, "ends": ends,
+		"metrics":  described,
 		"commands": command.Helps, "kinds": events.Kinds,
 		"conditions": func() any { return conditions.Reasons },
 		"journal":    func() any { return journal.Reasons },
@@ -68,6 +71,13 @@ func tables(fsys fs.FS) template.FuncMap {
 		"params":     func() any { return api.Params },
 		"types":      func() ([]object, error) { return objects(fsys) },
 	}
+}
+
+// described returns all metrics.
+func described() ([]metrics.Description, error) {
+	handOvers := handover.NewMetrics()
+	handOvers.Took() // its time is a series from then on
+	return metrics.Describe(handOvers)
 }
 
 // code puts text into backquotes, if there is any.
