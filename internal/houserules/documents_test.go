@@ -24,6 +24,8 @@ type block struct {
 var (
 	shellBlock = regexp.MustCompile("(?ms)^ *```sh(?:( run)| node)?\n(.*?)^ *```")
 	fence      = regexp.MustCompile("^ *```(.*)$")
+	annotation = regexp.MustCompile(`\bsluice\.io/[a-z][a-z-]*`)
+	metric     = regexp.MustCompile(`\b(?:sluice|kubeproxy)_[a-z][a-z0-9_]*[a-z0-9]\b`)
 	notRun     = regexp.MustCompile(`^ *<!-- not run: \S.* -->$`)
 	separator  = regexp.MustCompile(`\|\||&&|[|;&]`)
 	helpFlag   = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--?[a-z][\w-]*)`)
@@ -87,6 +89,15 @@ func documentRules() []rule {
 				"docs/a.md:9: a block without a language",
 			fine: tree{"docs/a.md": "```sh run\nls\n```\n\n1. x\n\n   <!-- not run: needs a cluster -->\n   ```sh\n   ls\n" +
 				"   ```\n\n```sh node\nls\n```\n\n```text\nls\n```\n", "CONTRIBUTING.md": "```sh\nls\n```\n"},
+		},
+		{
+			name: "annotations and metrics in documents exist", check: checkNames,
+			why: "a name that is gone requests nothing, and shows nothing",
+			broken: tree{"docs/reference/annotations.md": "`sluice.io/hold`", "docs/reference/metrics.md": "`sluice_x_seconds`",
+				"README.md": "Set `sluice.io/drain`.\nSee `sluice_y_total`.\n"},
+			want: "README.md:1: there is no sluice.io/drain\nREADME.md:2: there is no sluice_y_total",
+			fine: tree{"docs/reference/annotations.md": "`sluice.io/hold`", "docs/reference/metrics.md": "`sluice_x_seconds`",
+				"README.md": "sluice.io/hold: 5s, rate(sluice_x_seconds_count[5m]), sluice_x_..., sluice_0.1.0_amd64.deb\n"},
 		},
 		{
 			name: "links in documents lead somewhere", check: checkLinks,
@@ -235,6 +246,33 @@ func checkRuns(r *repo) (found []string) {
 				}
 			}
 			before = line
+		}
+	}
+	return found
+}
+
+// checkNames compares the names in documents with the pages that have all.
+func checkNames(r *repo) (found []string) {
+	annotations, metrics := r.text("docs/reference/annotations.md"), r.text("docs/reference/metrics.md")
+	known := func(name string) bool {
+		for _, part := range []string{"", "_bucket", "_count", "_sum"} {
+			of := "`" + strings.TrimSuffix(name, part) + "`"
+			if strings.Contains(annotations, of) || strings.Contains(metrics, of) {
+				return true
+			}
+		}
+		return strings.Contains(metrics, "`"+name+"_") // the first words of several, before dots
+	}
+	for _, doc := range r.documents() {
+		if doc == "CHANGELOG.md" || under(doc, []string{"bench/results"}) {
+			continue // they may name what is gone
+		}
+		for i, line := range strings.Split(r.text(doc), "\n") {
+			for _, name := range append(annotation.FindAllString(line, -1), metric.FindAllString(line, -1)...) {
+				if !known(name) {
+					found = append(found, fmt.Sprintf("%s:%d: there is no %s", doc, i+1, name))
+				}
+			}
 		}
 	}
 	return found
