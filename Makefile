@@ -70,7 +70,7 @@ OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 # are functions of their arguments.
 RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /redirect \
 	-e '/kernelmodes\(/[^q]\|$$\)' -e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ \
-	-e /internal/policies -e /internal/explain)
+	-e /internal/policies -e /internal/explain -e /internal/reference)
 
 # Models and parsers in those packages in which one goroutine does it all; they run without the race detector only.
 RACE_NOT  = TestOutlierModel|TestRandomTablesAgainstModel|TestMirror|TestLoopsOfChangesAgainstWhole

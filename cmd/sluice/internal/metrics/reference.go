@@ -99,7 +99,8 @@ func oneOfEach() Sources {
 		Services: func() []lb.Stats { return []lb.Stats{{ID: id, Backends: []lb.BackendStats{{}}}} },
 		Kernel: func() kernelflows.Counts {
 			one := conntrack.Count{Bytes: 1}
-			return kernelflows.Counts{id: {Count: kernelflows.Count{Open: 1, Counted: true, Total: 1, In: one, Out: one}}}
+			all := kernelflows.Count{Open: 1, Counted: true, Total: 1, In: one, Out: one}
+			return kernelflows.Counts{id: {Count: all}}
 		},
 		Times: func(visit func(lb.ID, *lb.Times)) { visit(id, new(lb.Times)) },
 		Queue: func() Queue { return Queue{} }, Outliers: func() lb.OutlierStats { return lb.OutlierStats{} },
