@@ -70,7 +70,7 @@ OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 # are functions of their arguments.
 RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /redirect \
 	-e '/kernelmodes\(/[^q]\|$$\)' -e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ \
-	-e /internal/policies -e /internal/explain)
+	-e /internal/policies -e /internal/explain -e /internal/reference)
 
 # Models and parsers in those packages in which one goroutine does it all; they run without the race detector only.
 RACE_NOT  = TestOutlierModel|TestRandomTablesAgainstModel|TestMirror|TestLoopsOfChangesAgainstWhole
@@ -117,7 +117,7 @@ SHELL := bash
 	bench-quick bench-sctp \
 	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-beside test-packages \
 	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race race-packages \
-	race-program fuzz models lint cross verify \
+	race-program fuzz models lint cross verify docs \
 	clean
 
 help: ## list the targets
@@ -153,6 +153,10 @@ test-release: ## pack a release twice and compare, and look at what is in it
 	$(MAKE) release VERSION=0.0.1 DIST=bin/release/again
 	diff -r $(DIST) bin/release/again
 	deploy/release/check $(DIST) 0.0.1
+
+docs: ## write the pages that are generated: docs/reference, the chart's README, rules.yaml
+	SLUICE_UPDATE=1 go test -count=1 -run '^(TestPages|TestReadme|TestRulesFile)$$' ./cmd/sluice/internal/reference \
+		./cmd/sluice/internal/metrics ./deploy/helm
 
 # It needs root, as the end-to-end tests do.
 test-deb: ## install, upgrade under load, remove and purge the package for Debian, under systemd

@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // readme is generated from the values, below this line.
 const (
 	readme   = "sluice/README.md"
-	readmeOf = "<!-- The rest is written by SLUICE_UPDATE=1 go test ./deploy/helm -->\n"
+	readmeOf = "<!-- The rest is written by make docs. -->\n"
 )
 
 // value is one that a user may set.
@@ -78,15 +80,7 @@ func TestReadme(t *testing.T) {
 	for _, v := range all {
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.name, v.def, v.comment)
 	}
-	if b.String() == string(old) {
-		return
-	}
-	if os.Getenv("SLUICE_UPDATE") == "" {
-		t.Fatalf("%s is not up to date: run SLUICE_UPDATE=1 go test ./deploy/helm", readme)
-	}
-	if err := os.WriteFile(readme, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Golden(t, readme, b.String())
 }
 
 // schema is what a JSON schema says of a value.

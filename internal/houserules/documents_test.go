@@ -17,12 +17,16 @@ import (
 // block is one fenced block of shell commands in a document.
 type block struct {
 	line int  // of the first command
-	run  bool // marked "sh run": TestDocumentsRun executes it
+	run  bool // marked "sh run": TestDocumentsRun executes it; TestDocuments of e2e those marked "sh node"
 	text string
 }
 
 var (
-	shellBlock = regexp.MustCompile("(?ms)^ *```sh( run)?\n(.*?)^ *```")
+	shellBlock = regexp.MustCompile("(?ms)^ *```sh(?:( run)| node)?\n(.*?)^ *```")
+	fence      = regexp.MustCompile("^ *```(.*)$")
+	annotation = regexp.MustCompile(`\bsluice\.io/[a-z][a-z-]*`)
+	metric     = regexp.MustCompile(`\b(?:sluice|kubeproxy)_[a-z][a-z0-9_]*[a-z0-9]\b`)
+	notRun     = regexp.MustCompile(`^ *<!-- not run: \S.* -->$`)
 	separator  = regexp.MustCompile(`\|\||&&|[|;&]`)
 	helpFlag   = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--?[a-z][\w-]*)`)
 	inlineFlag = regexp.MustCompile("`(--[a-z][a-z0-9-]*)")
@@ -33,14 +37,15 @@ var (
 	notInSlug  = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// documents returns every document, without test data and the build's output.
+// documents returns every document, without test data, templates of documents and the build's output.
 func (r *repo) documents() []string {
 	var all []string
 	_ = fs.WalkDir(r.fsys, ".", func(name string, _ fs.DirEntry, err error) error { // what cannot be read is not there
 		if name == "bin" || name == "dist" {
 			return fs.SkipDir
 		}
-		if err == nil && path.Ext(name) == ".md" && !strings.Contains(name, "testdata/") {
+		if err == nil && path.Ext(name) == ".md" && !strings.Contains(name, "testdata/") &&
+			!strings.Contains(name, "/templates/") {
 			all = append(all, name)
 		}
 		return nil
@@ -65,24 +70,44 @@ func documentRules() []rule {
 		{
 			name: "commands in documents exist", check: checkCommands,
 			why: "the first command that a reader copies must work",
-			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "docs/commands.md": commands, "README.md": "```sh\nmake\n# first\n" +
+			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "docs/reference/commands.md": commands, "README.md": "```sh\nmake\n# first\n" +
 				"X=1 make biuld && sudo bin/sluice --manifest deploy\ncat deploy/y.yaml\n```\nSet `--no-such-flag`.\n",
 				"docs/runbooks.md": "```sh\nsluice stats --all\nsluice status --manifests x\n```\n"},
 			want: "README.md:2: make without a target\nREADME.md:4: the Makefile has no target biuld\n" +
 				"README.md:4: sluice has no flag --manifest\nREADME.md:5: there is no file deploy/y.yaml\n" +
 				"README.md:7: sluice has no flag --no-such-flag\ndocs/runbooks.md:2: sluice has no command stats\n" +
 				"docs/runbooks.md:2: sluice has no flag --all\ndocs/runbooks.md:3: sluice status has no flag --manifests",
-			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "docs/commands.md": commands, "README.md": "```sh\n" +
+			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "docs/reference/commands.md": commands, "README.md": "```sh\n" +
 				"sudo sluice events --manifests x\nsluice completion zsh\nmake build # now\nbin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test ./lb/...\n```\nSet `--manifests` or `-v`.\n"},
+		},
+		{
+			name: "shell blocks run, or say why not", check: checkRuns,
+			why: "a command that no test runs is wrong after the next change",
+			broken: tree{"docs/a.md": "```sh\nls\n```\n\n<!-- not run: -->\n```sh\nls\n```\n```\nls\n```\n",
+				"README.md": "```console\nls\n```\n\n```sh node\nls\n```\n"},
+			want: "README.md:1: a block of console: call it sh\nREADME.md:5: TestDocuments\ndocs/a.md:1: no test runs\ndocs/a.md:6: no test runs\n" +
+				"docs/a.md:9: a block without a language",
+			fine: tree{"docs/a.md": "```sh run\nls\n```\n\n1. x\n\n   <!-- not run: needs a cluster -->\n   ```sh\n   ls\n" +
+				"   ```\n\n```sh node\nls\n```\n\n```text\nls\n```\n", "CONTRIBUTING.md": "```sh\nls\n```\n"},
+		},
+		{
+			name: "annotations and metrics in documents exist", check: checkNames,
+			why: "a name that is gone requests nothing, and shows nothing",
+			broken: tree{"docs/reference/annotations.md": "`sluice.io/hold`", "docs/reference/metrics.md": "`sluice_x_seconds`",
+				"README.md": "Set `sluice.io/drain`.\nSee `sluice_y_total`.\n"},
+			want: "README.md:1: there is no sluice.io/drain\nREADME.md:2: there is no sluice_y_total",
+			fine: tree{"docs/reference/annotations.md": "`sluice.io/hold`", "docs/reference/metrics.md": "`sluice_x_seconds`",
+				"README.md": "sluice.io/hold: 5s, rate(sluice_x_seconds_count[5m]), sluice_x_..., sluice_0.1.0_amd64.deb\n"},
 		},
 		{
 			name: "links in documents lead somewhere", check: checkLinks,
 			why: "a dead link shows that a document is not kept",
 			broken: tree{"README.md": "See [that](docs/that.md).\nSee [that](#that-one).\n\n# This one\n",
-				"deploy/README.md": "[this](README.md), [that](deploy/README.md)\n"},
-			want: "README.md:1: no file docs/that.md\nno heading\ndeploy/README.md:1: no file deploy/README.md",
+				"deploy/README.md": "[this](README.md), [that](deploy/README.md), [there](../README.md#that-one)\n"},
+			want: "README.md:1: no file docs/that.md\nREADME.md:2: README.md has no heading\n" +
+				"deploy/README.md:1: no file deploy/README.md\ndeploy/README.md:1: README.md has no heading #that-one",
 			fine: tree{"lb/lb.go": "package lb\n", "README.md": "See [lb](lb/lb.go#L1), [us](https://example.com) and " +
-				"[this](#this-one-too).\n\n# This one, too\n"},
+				"[this](#this-one-too).\n\n# This one, too\n", "docs/a.md": "[this](../README.md#this-one-too)\n"},
 		},
 	}
 }
@@ -100,7 +125,7 @@ func flagIn(help, name string) bool {
 }
 
 // commandsPage has the help texts of all commands but the library's; a test keeps it true.
-const commandsPage = "docs/commands.md"
+const commandsPage = "docs/reference/commands.md"
 
 // command returns the help text of a command of sluice, if the page has it, and whether there is one.
 func (r *repo) command(name string) (help string, ok bool) {
@@ -178,7 +203,7 @@ func (r *repo) checkCommand(words []string) []string {
 		}
 		p := path.Clean(strings.TrimSuffix(w, "/..."))
 		first, _, below := strings.Cut(p, "/")
-		if m, _ := fs.Glob(r.fsys, p); len(m) == 0 && below && first != "bin" && slices.Contains(folders, first) {
+		if m, _ := fs.Glob(r.fsys, p); len(m) == 0 && below && first != "bin" && first != "dist" && slices.Contains(folders, first) {
 			found = append(found, "there is no file "+p)
 		}
 	}
@@ -188,25 +213,97 @@ func (r *repo) checkCommand(words []string) []string {
 	return found
 }
 
+// checkRuns looks at what opens a block in the documents of readers.
+func checkRuns(r *repo) (found []string) {
+	for _, doc := range r.documents() {
+		if doc != "README.md" && !under(doc, []string{"docs", "deploy"}) {
+			continue
+		}
+		before, inside := "", false
+		for i, line := range strings.Split(r.text(doc), "\n") {
+			m := fence.FindStringSubmatch(line)
+			if m != nil {
+				inside = !inside
+			}
+			if m != nil && inside {
+				problem := ""
+				switch m[1] {
+				case "":
+					problem = "a block without a language"
+				case "bash", "console", "shell":
+					problem = "a block of " + m[1] + ": call it sh"
+				case "sh node":
+					if !under(doc, []string{"docs"}) {
+						problem = "TestDocuments of e2e runs blocks of docs only"
+					}
+				case "sh":
+					if !notRun.MatchString(before) {
+						problem = "no test runs this block: mark it sh run or sh node, or give the reason above it: <!-- not run: ... -->"
+					}
+				}
+				if problem != "" {
+					found = append(found, fmt.Sprintf("%s:%d: %s", doc, i+1, problem))
+				}
+			}
+			before = line
+		}
+	}
+	return found
+}
+
+// checkNames compares the names in documents with the pages that have all.
+func checkNames(r *repo) (found []string) {
+	annotations, metrics := r.text("docs/reference/annotations.md"), r.text("docs/reference/metrics.md")
+	known := func(name string) bool {
+		for _, part := range []string{"", "_bucket", "_count", "_sum"} {
+			of := "`" + strings.TrimSuffix(name, part) + "`"
+			if strings.Contains(annotations, of) || strings.Contains(metrics, of) {
+				return true
+			}
+		}
+		return strings.Contains(metrics, "`"+name+"_") // the first words of several, before dots
+	}
+	for _, doc := range r.documents() {
+		if doc == "CHANGELOG.md" || under(doc, []string{"bench/results"}) {
+			continue // they may name what is gone
+		}
+		for i, line := range strings.Split(r.text(doc), "\n") {
+			for _, name := range append(annotation.FindAllString(line, -1), metric.FindAllString(line, -1)...) {
+				if !known(name) {
+					found = append(found, fmt.Sprintf("%s:%d: there is no %s", doc, i+1, name))
+				}
+			}
+		}
+	}
+	return found
+}
+
+// slugs returns the anchors of a document's headings.
+func (r *repo) slugs(doc string) (all []string) {
+	for _, m := range heading.FindAllStringSubmatch(r.text(doc), -1) {
+		slug := notInSlug.ReplaceAllString(strings.ToLower(m[1]), "")
+		all = append(all, strings.ReplaceAll(slug, " ", "-"))
+	}
+	return all
+}
+
 // checkLinks follows the links of the documents to files and headings of ours.
 func checkLinks(r *repo) []string {
 	var found []string
 	for _, doc := range r.documents() {
-		text := r.text(doc)
-		var slugs []string
-		for _, m := range heading.FindAllStringSubmatch(text, -1) {
-			slug := notInSlug.ReplaceAllString(strings.ToLower(m[1]), "")
-			slugs = append(slugs, strings.ReplaceAll(slug, " ", "-"))
-		}
-		for i, line := range strings.Split(text, "\n") {
+		for i, line := range strings.Split(r.text(doc), "\n") {
 			for _, m := range mdLink.FindAllStringSubmatch(line, -1) {
 				file, anchor, _ := strings.Cut(m[1], "#")
+				target := doc
+				if file != "" {
+					target = path.Join(path.Dir(doc), file)
+				}
 				switch {
 				case strings.Contains(m[1], "://"):
-				case file == "" && !slices.Contains(slugs, anchor):
-					found = append(found, fmt.Sprintf("%s:%d: no heading #%s", doc, i+1, anchor))
-				case file != "" && !r.exists(path.Join(path.Dir(doc), file)):
+				case !r.exists(target):
 					found = append(found, fmt.Sprintf("%s:%d: no file %s", doc, i+1, file))
+				case anchor != "" && path.Ext(target) == ".md" && !slices.Contains(r.slugs(target), anchor):
+					found = append(found, fmt.Sprintf("%s:%d: %s has no heading #%s", doc, i+1, target, anchor))
 				}
 			}
 		}

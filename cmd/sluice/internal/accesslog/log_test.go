@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
@@ -290,25 +289,4 @@ func TestBrokenStdout(t *testing.T) {
 		t.Errorf("it ends by %v", err)
 	}
 	_ = w.Close()
-}
-
-// TestCodesPage keeps the table of docs/troubleshoot.md equal to the code's: SLUICE_UPDATE=1 writes it.
-func TestCodesPage(t *testing.T) {
-	const page, header = "../../../../docs/troubleshoot.md", "| `end` | `reason` | what happened | what to do |\n|---|---|---|---|\n"
-	text, err := os.ReadFile(page)
-	testbed.Check(t, err)
-	before, rest, ok := strings.Cut(string(text), header)
-	_, after, ended := strings.Cut(rest, "\n\n")
-	if !ok || !ended {
-		t.Fatalf("%s has no table of codes", page)
-	}
-	var b strings.Builder
-	for e := lb.Normal; e <= lb.HalfTimeout; e++ {
-		reason := e.Reason()
-		if reason != "" {
-			reason = "`" + reason + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", e, reason, e.Happened(), e.Fix())
-	}
-	testbed.Golden(t, page, before+header+b.String()+"\n"+after)
 }

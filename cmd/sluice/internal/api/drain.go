@@ -42,14 +42,17 @@ func (w Writer) Handler() http.Handler {
 	return mux
 }
 
-// drainParams are the parameters of a drain, of which DELETE takes all but the last two.
-var drainParams = []string{"endpoint", "namespace", "name", "deadline", "force"}
+// drainParams are the parameters of a drain, undrainParams those of its end.
+var (
+	drainParams   = []string{"endpoint", "namespace", "name", "deadline", "force"}
+	undrainParams = drainParams[:3]
+)
 
 // drain drains endpoints, or undoes that.
 func (w Writer) drain(r *http.Request) (any, error) {
 	q, undo, params := r.URL.Query(), r.Method == http.MethodDelete, drainParams
 	if undo {
-		params = params[:3]
+		params = undrainParams
 	}
 	if err := check(q, params); err != nil {
 		return nil, err
@@ -83,11 +86,11 @@ func (w Writer) drain(r *http.Request) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	e := journal.Entry{Reason: "Drained", Namespace: d.Service.Namespace, Service: d.Service.Name,
+	e := journal.Entry{Reason: journal.Drained, Namespace: d.Service.Namespace, Service: d.Service.Name,
 		Note: one.text() + ", by " + d.By}
 	switch {
 	case undo:
-		e.Reason = "DrainUndone"
+		e.Reason = journal.DrainUndone
 	case after > 0:
 		e.Note += fmt.Sprintf(", connections are reset in %s", after)
 	}

@@ -39,22 +39,30 @@ type Sources struct {
 	Kernel   func() kernelflows.Counts // nil: the kernel forwards nothing
 }
 
-// resources are what there is at /v1/NAME, with the parameters that each takes.
+// resources are what there is at /v1/NAME, with the parameters that each takes and an answer.
 var resources = []struct {
-	name   string
-	params []string
-	get    func(*Sources, url.Values) (any, error)
+	name, means string
+	params      []string
+	answer      any
+	get         func(*Sources, url.Values) (any, error)
 }{
-	{"status", nil, (*Sources).status},
-	{"services", listParams, (*Sources).services},
-	{"endpoints", append([]string{"unhealthy"}, listParams...), (*Sources).endpoints},
-	{"connections", append([]string{"limit", "continue"}, connectionParams...), (*Sources).connections},
-	{"clients", append([]string{"limit", "sort"}, connectionParams...), (*Sources).clients},
-	{"drains", nil, (*Sources).drains},
-	{"events", []string{"namespace", "name", "port", "after", "limit", "wait"}, (*Sources).events},
-	{"history", []string{"namespace", "name"}, (*Sources).history},
-	{"config", nil, (*Sources).config},
-	{"explain", []string{"client", "address", "protocol", "namespace", "name", "port"}, (*Sources).explain},
+	{"status", "The process, and sums of what it serves.", nil, Status{}, (*Sources).status},
+	{"services", "The ports of Services.", listParams, List[Service]{}, (*Sources).services},
+	{"endpoints", "The endpoints of the ports of Services.", append([]string{"unhealthy"}, listParams...),
+		List[Endpoint]{}, (*Sources).endpoints},
+	{"connections", "Open TCP connections, SCTP associations and UDP flows.",
+		append([]string{"limit", "continue"}, connectionParams...), List[Connection]{}, (*Sources).connections},
+	{"clients", "The client addresses with the most open connections, or bytes.",
+		append([]string{"limit", "sort"}, connectionParams...), Talkers{}, (*Sources).clients},
+	{"drains", "What operators have drained.", nil, List[Drain]{}, (*Sources).drains},
+	{"events", "What has happened and changed, the oldest first.",
+		[]string{"namespace", "name", "port", "after", "limit", "wait"}, Events{}, (*Sources).events},
+	{"history", "Samples of the node, or of one Service.", []string{"namespace", "name"}, List[Sample]{},
+		(*Sources).history},
+	{"config", "The settings in effect.", nil, List[Setting]{}, (*Sources).config},
+	{"explain", "Which endpoint a client gets, and why.",
+		[]string{"client", "address", "protocol", "namespace", "name", "port"}, List[Explanation]{},
+		(*Sources).explain},
 }
 
 // writeTimeout is how long a client may take for an answer.

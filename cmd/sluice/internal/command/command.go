@@ -27,12 +27,15 @@ import (
 // loadTimeout bounds the rules that --init-only tries.
 const loadTimeout = 3 * time.Minute
 
-// others are the subcommands that read their own flags.
-var others = []cli.Command{
-	{Name: "upgrade", Short: "Make the running process hand over to a new one", Run: upgrade.Request},
-	{Name: "explain", Short: "Show which endpoint a client gets, and why", Run: explain.Run},
-	{Name: "check", Short: "Check a configuration and manifests before a start", Run: check.Run},
-	{Name: "wait", Short: "Wait to be stopped", Run: wait, Hidden: true},
+// others returns the subcommands that read their own flags.
+func others() []cli.Command {
+	return []cli.Command{
+		{Name: "upgrade", Short: "Make the running process hand over to a new one", Run: upgrade.Request},
+		{Name: "explain", Short: "Show which endpoint a client gets, and why", Run: explain.Run},
+		{Name: "check", Short: "Check a configuration and manifests before a start", Run: check.Run},
+		{Name: "wait", Short: "Wait to be stopped", Run: wait, Hidden: true},
+		{Name: "man", Short: "Print the manual page", Run: man, Hidden: true},
+	}
 }
 
 // Main is the program; it returns the exit code. What a person must correct goes to
@@ -64,7 +67,7 @@ func Main(build Build, args []string, stdout, stderr io.Writer) int {
 
 // subcommand runs what the first argument names.
 func subcommand(args []string, stdout, stderr io.Writer) error {
-	root := cli.Root(others, stdout, stderr)
+	root := cli.Root(others(), stdout, stderr)
 	if !cli.Has(root, args[0]) {
 		return cli.Unknown(root, args[0])
 	}

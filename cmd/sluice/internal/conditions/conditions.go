@@ -10,22 +10,33 @@ import (
 
 // The reasons of conditions, beside those of Events that last.
 const (
-	ManifestRejected   = "ManifestRejected"   // the present content of a file is not applied
-	ManifestWarning    = "ManifestWarning"    // a file is applied, and part of it has no effect
-	ManifestIgnored    = "ManifestIgnored"    // a file is not read because of its name, or a folder has none to read
-	EndpointsUnmatched = "EndpointsUnmatched" // an EndpointSlice or port that leads to no Service
-	NoEndpointSlices   = "NoEndpointSlices"   // a Service that nothing gives endpoints
-	EndpointsLeftOut   = "EndpointsLeftOut"   // endpoints at addresses that nothing may be sent to
-	AnnotationIgnored  = "AnnotationIgnored"  // an annotation of no use
+	ManifestRejected   = "ManifestRejected"
+	ManifestWarning    = "ManifestWarning"
+	ManifestIgnored    = "ManifestIgnored"
+	EndpointsUnmatched = "EndpointsUnmatched"
+	NoEndpointSlices   = "NoEndpointSlices"
+	EndpointsLeftOut   = "EndpointsLeftOut"
+	AnnotationIgnored  = "AnnotationIgnored"
 )
+
+// Reasons says of each, in the order of the reference, what it means.
+var Reasons = []struct{ Reason, Means string }{
+	{AnnotationIgnored, "An annotation is misspelt, or its value is out of range. It requests nothing."},
+	{NoEndpointSlices, "The Service has no EndpointSlice and no Endpoints object."},
+	{EndpointsUnmatched, "An EndpointSlice, an Endpoints object or a port of it belongs to no Service."},
+	{EndpointsLeftOut, "Endpoints have addresses that Sluice does not send to."},
+	{ManifestRejected, "A manifest is not applied. The last valid version of it is served."},
+	{ManifestWarning, "A manifest is applied, but a part of it has no effect."},
+	{ManifestIgnored, "A file is not read because of its name, or a folder has no file to read."},
+}
 
 // Condition is one thing that is wrong.
 type Condition struct {
-	Reason    string    `json:"reason"` // a word for programs, that of the Event
-	Namespace string    `json:"namespace,omitempty"`
-	Service   string    `json:"service,omitempty"` // empty: it is about no single Service
-	Text      string    `json:"text"`              // what is wrong, where, and what to do
-	Since     time.Time `json:"since"`
+	Reason    string    `json:"reason"`              // one word for programs, as in the Event
+	Namespace string    `json:"namespace,omitempty"` // of the Service
+	Service   string    `json:"service,omitempty"`   // empty: it is about no single Service
+	Text      string    `json:"text"`                // what is wrong, where, and what to do
+	Since     time.Time `json:"since"`               // when it began
 }
 
 // same reports whether two are one condition, whenever they began.

@@ -23,7 +23,7 @@ import (
 // program raises GOMAXPROCS afterwards, which must not look like a changed default.
 var cores = sync.OnceValue(func() int { return runtime.GOMAXPROCS(0) })
 
-// option is a flag. Parsing, --help and docs/flags.md come from the options alone.
+// option is a flag. Parsing, --help and docs/reference/flags.md come from the options alone.
 type option struct {
 	name  string
 	field string // of the file of --config that it stands for; empty: none

@@ -11,7 +11,7 @@ type Setting struct {
 	Name  string `json:"name"`            // of the flag
 	Field string `json:"field,omitempty"` // of the file of --config that the flag stands for
 	Value string `json:"value"`           // without credentials
-	From  string `json:"from"`            // FromFlag, FromFile or FromDefault
+	From  string `json:"from"`            // flag, file or default
 }
 
 // Where a Setting comes from.

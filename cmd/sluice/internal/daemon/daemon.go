@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options) error {
 	d.background.Go(func() { d.history.Run(running) })
 	d.Upgrade.Serve(d.state(), func(err error) {
 		d.lineage.failed.Add(1)
-		d.journal.Remember(journal.Entry{Warning: true, Reason: "HandOverFailed", Note: err.Error()})
+		d.journal.Remember(journal.Entry{Warning: true, Reason: journal.HandOverFailed, Note: err.Error()})
 	})
 	notify.Serving(d.Log, fmt.Sprintf("serving %d service ports in mode %s", d.agent.Status().Services,
 		d.Config.DataPath.Mode))

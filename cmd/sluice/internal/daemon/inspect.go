@@ -63,14 +63,14 @@ func (d *daemon) serveAPI() {
 	if l.taken {
 		l.handOvers.Count++
 		l.handOvers.Last = &now
-		d.journal.Remember(journal.Entry{Reason: "TookOver"})
+		d.journal.Remember(journal.Entry{Reason: journal.TookOver})
 		d.history.Seed(l.samples)
 		d.history.TookOver()
 	}
 	if l.samples = nil; l.serving.IsZero() {
 		l.serving = now
 	}
-	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
+	d.journal.Remember(journal.Entry{Reason: journal.Serving, Note: "version " + d.Version})
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel},
 		Loops:   d.Config.DataPath.Loops, Kernel: d.kernel.Counts,

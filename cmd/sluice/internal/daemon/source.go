@@ -64,10 +64,10 @@ func newSource(cfg *config.Config, wrong *conditions.Set, log *zap.Logger, j *jo
 		SyncPeriod:       cfg.Document.ConfigSyncPeriod.Duration, Log: log,
 		Trouble: func(sentence string) {
 			if sentence == "" {
-				j.Remember(journal.Entry{Reason: "APIServerAnswers"})
+				j.Remember(journal.Entry{Reason: journal.APIServerAnswers})
 				return
 			}
-			j.Remember(journal.Entry{Warning: true, Reason: "APIServerTrouble", Note: sentence})
+			j.Remember(journal.Entry{Warning: true, Reason: journal.APIServerTrouble, Note: sentence})
 		}})
 }
 

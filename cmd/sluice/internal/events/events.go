@@ -22,128 +22,115 @@ type Event struct {
 }
 
 // Starting is kube-proxy's first event.
-func Starting() Event { return Event{Reason: "Starting", Action: "StartKubeProxy"} }
+func Starting() Event { return starting.ofNode("") }
 
 // HealthzFailed and MetricsFailed say that the address of /healthz, or of /metrics,
 // cannot be bound. The reasons are kube-proxy's.
 func HealthzFailed(err error) Event {
-	return Event{Warning: true, Reason: "FailedToStartProxierHealthcheck", Action: "StartKubeProxy", Note: err.Error()}
+	return healthzFailed.ofNode(err.Error())
 }
 
 // MetricsFailed is described at HealthzFailed.
 func MetricsFailed(err error) Event {
-	return Event{Warning: true, Reason: "FailedToStartMetricServer", Action: "StartKubeProxy", Note: err.Error()}
+	return metricsFailed.ofNode(err.Error())
 }
 
 // CheckFailed says that the health-check node port of a Service cannot be served at
 // an address. The reason is kube-proxy's.
 func CheckFailed(namespace, service, node string, err error) Event {
-	return Event{Namespace: namespace, Service: service, Warning: true,
-		Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
-		Note: fmt.Sprintf("node %s does not serve the health check: %v", node, err)}
+	return checkFailed.of(namespace, service, "node %s does not serve the health check: %v", node, err)
 }
 
 // CheckServed says that it is served after all.
 func CheckServed(namespace, service, node string) Event {
-	return Event{Namespace: namespace, Service: service, Reason: "StartedServiceHealthcheck", Action: "Listen",
-		Note: fmt.Sprintf("node %s serves the health check now", node)}
+	return checkServed.of(namespace, service, "node %s serves the health check now", node)
 }
 
 // PortClaimed says that another process has a node port of a Service. err is what the
 // node could not do, like "hold node port 30080 of default/web: ...".
 func PortClaimed(id lb.ID, node string, err error) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
-		Reason: "PortAlreadyClaimed", Action: "ClaimNodePort",
-		Note: fmt.Sprintf("node %s cannot %v", node, err)}
+	return portClaimed.of(id.Namespace, id.Name, "node %s cannot %v", node, err)
 }
 
 // PortReleased says that this is over: the port is served, or no longer wanted.
 func PortReleased(id lb.ID, f lb.Frontend, node string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "PortReleased", Action: "ClaimNodePort",
-		Note: fmt.Sprintf("node port %s on node %s is free again", f, node)}
+	return portReleased.of(id.Namespace, id.Name, "node port %s on node %s is free again", f, node)
 }
 
 // PortsNotServed says that ports of a Service get no socket because file descriptors are few. err says why.
 func PortsNotServed(id lb.ID, node string, err error) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true, Reason: "PortsNotServed", Action: "OpenPort",
-		Note: fmt.Sprintf("node %s does not serve %s, and perhaps other ports of the Service: %v; raise its limit of "+
-			"open files", node, id, err)}
+	return portsNotServed.of(id.Namespace, id.Name,
+		"node %s does not serve %s, and perhaps other ports of the Service: %v; raise its limit of "+
+			"open files", node, id, err)
 }
 
 // PortsServed says that this is over: all ports of the Service are served, or no longer wanted.
 func PortsServed(id lb.ID, node string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "PortsServed", Action: "OpenPort",
-		Note: fmt.Sprintf("node %s serves all ports of the Service again", node)}
+	return portsServed.of(id.Namespace, id.Name, "node %s serves all ports of the Service again", node)
 }
 
 // PathFallback says that the requested data path of a Service is unavailable, and which
 // one serves it.
 func PathFallback(id lb.ID, node, requested, path, reason string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
-		Reason: "DataPathUnavailable", Action: "ChooseDataPath",
-		Note: fmt.Sprintf("node %s serves %s by %s, data path %s is unavailable: %s",
-			node, id, path, requested, reason)}
+	return pathUnavailable.of(id.Namespace, id.Name, "node %s serves %s by %s, data path %s is unavailable: %s",
+		node, id, path, requested, reason)
 }
 
 // PathRestored says that this is over: the requested data path is available, or another
 // one is requested, or the Service is gone.
 func PathRestored(id lb.ID, node, requested string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "DataPathChosen", Action: "ChooseDataPath",
-		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
+	return pathChosen.of(id.Namespace, id.Name,
+		"node %s no longer falls back from data path %s for %s", node, requested, id)
 }
 
 // KeptInUserspace says why data path auto serves a Service in user space.
 func KeptInUserspace(id lb.ID, node, why string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "DataPathChosen", Action: "ChooseDataPath",
-		Note: fmt.Sprintf("node %s serves %s in user space, %s", node, id, why)}
+	return pathChosen.of(id.Namespace, id.Name, "node %s serves %s in user space, %s", node, id, why)
 }
 
 // PolicyFallback says that a policy which a Service requests is unavailable on its data path, and what there is
 // instead.
 func PolicyFallback(id lb.ID, node, policy, requested, instead, reason string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
-		Reason: "PolicyUnavailable", Action: "ApplyPolicies",
-		Note: fmt.Sprintf("node %s serves %s with %s %s, %s requested: %s", node, id, policy, instead, requested,
-			reason)}
+	return policyUnavailable.of(id.Namespace, id.Name,
+		"node %s serves %s with %s %s, %s requested: %s", node, id, policy, instead, requested,
+		reason)
 }
 
 // PolicyRestored says that this is over: what is requested is available, or something else is requested, or the Service
 // is gone.
 func PolicyRestored(id lb.ID, node, policy, requested string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "PolicyApplied", Action: "ApplyPolicies",
-		Note: fmt.Sprintf("node %s no longer falls back from %s %s for %s", node, policy, requested, id)}
+	return policyApplied.of(id.Namespace, id.Name,
+		"node %s no longer falls back from %s %s for %s", node, policy, requested, id)
 }
 
 // EndpointsLoop says that endpoints of a Service lead back to Sluice, and are left out: they are addresses of Services,
 // or the node's own with a node port.
 func EndpointsLoop(id lb.ID, node string, endpoints []netip.AddrPort) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
-		Reason: "EndpointsLoop", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("node %s leaves out endpoints %v of %s: they lead back to it; give the endpoints of pods",
-			node, endpoints, id)}
+	return endpointsLoop.of(id.Namespace, id.Name,
+		"node %s leaves out endpoints %v of %s: they lead back to it; give the endpoints of pods",
+		node, endpoints, id)
 }
 
 // EndpointsLoopNoMore says that this is over: no endpoint does, or the Service is gone.
 func EndpointsLoopNoMore(id lb.ID, node string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "EndpointsLoopNoMore", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("no endpoint of %s leads back to node %s any more", id, node)}
+	return endpointsLoopNoMore.of(id.Namespace, id.Name,
+		"no endpoint of %s leads back to node %s any more", id, node)
 }
 
 // EndpointsUnnumbered says that on data path queue endpoints of a Service have no number, so that the kernel chooses
 // where they are chosen.
 func EndpointsUnnumbered(of lb.Name, node string, ipv6 bool, endpoints int) Event {
-	return Event{Namespace: of.Namespace, Service: of.Name, Warning: true,
-		Reason: "EndpointsUnnumbered", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("node %s has no number for %d %s endpoints of %s/%s on data path queue, and has the kernel "+
+	return endpointsUnnumbered.of(of.Namespace, of.Name,
+		"node %s has no number for %d %s endpoints of %s/%s on data path queue, and has the kernel "+
 			"choose in their place: all Services there have 65,535, and one --max-service-share of them; request "+
-			"another data path", node, endpoints, familyOf(ipv6), of.Namespace, of.Name)}
+			"another data path", node, endpoints, familyOf(ipv6), of.Namespace, of.Name)
 }
 
 // EndpointsNumbered says that this is over.
 func EndpointsNumbered(of lb.Name, node string, ipv6 bool) Event {
-	return Event{Namespace: of.Namespace, Service: of.Name, Reason: "EndpointsNumbered", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("node %s has a number for each %s endpoint of %s/%s on data path queue again", node,
-			familyOf(ipv6), of.Namespace, of.Name)}
+	return endpointsNumbered.of(of.Namespace, of.Name,
+		"node %s has a number for each %s endpoint of %s/%s on data path queue again", node,
+		familyOf(ipv6), of.Namespace, of.Name)
 }
 
 func familyOf(ipv6 bool) string {
@@ -156,36 +143,31 @@ func familyOf(ipv6 bool) string {
 // EndpointEjected says that an endpoint gets no new connections, since it has failed.
 func EndpointEjected(e lb.Ejection, node string) Event {
 	if e.Check {
-		return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
-			Reason: "EndpointCheckFailed", Action: "ChooseEndpoints",
-			Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, whose check fails: %v",
-				node, e.Service, e.Backend, e.Err)}
+		return endpointCheckFailed.of(e.Service.Namespace, e.Service.Name,
+			"node %s sends no new connections of %s to endpoint %s, whose check fails: %v",
+			node, e.Service, e.Backend, e.Err)
 	}
-	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
-		Reason: "EndpointEjected", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): "+
-			"%v", node, e.Service, e.Backend, time.Duration(e.Time), e.Times, e.Err)}
+	return endpointEjected.of(e.Service.Namespace, e.Service.Name,
+		"node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): "+
+			"%v", node, e.Service, e.Backend, time.Duration(e.Time), e.Times, e.Err)
 }
 
 // EndpointReturned says that this is over.
 func EndpointReturned(e lb.Ejection, node string) Event {
 	if e.Check {
-		return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
-			Reason: "EndpointCheckPassed", Action: "ChooseEndpoints",
-			Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, whose check passes",
-				node, e.Service, e.Backend)}
+		return endpointCheckPassed.of(e.Service.Namespace, e.Service.Name,
+			"node %s sends connections of %s to endpoint %s again, whose check passes",
+			node, e.Service, e.Backend)
 	}
-	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
-		Reason: "EndpointReturned", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, which was ejected for %v",
-			node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))}
+	return endpointReturned.of(e.Service.Namespace, e.Service.Name,
+		"node %s sends connections of %s to endpoint %s again, which was ejected for %v",
+		node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))
 }
 
 // NeedPods says that clients wait for a Service without endpoints (annotation sluice.io/hold). The reason is that of
 // OpenShift's unidling controller.
 func NeedPods(id lb.ID, node string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "NeedPods", Action: "HoldConnections",
-		Note: fmt.Sprintf("clients on node %s wait for an endpoint of %s to be ready", node, id)}
+	return needPods.of(id.Namespace, id.Name, "clients on node %s wait for an endpoint of %s to be ready", node, id)
 }
 
 // ClientsRefused says that a policy or a limit has refused so many clients of a Service within a time. Each reason has
@@ -204,8 +186,9 @@ func ClientsRefused(id lb.ID, node string, why lb.End, clients uint64, within ti
 	for word := range strings.SplitSeq(why.Reason(), "_") {
 		action += strings.ToUpper(word[:1]) + word[1:]
 	}
-	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true, Reason: "ClientsRefused", Action: action,
-		Note: strings.ReplaceAll(note, "`", "")}
+	e := clientsRefused.of(id.Namespace, id.Name, "%s", strings.ReplaceAll(note, "`", ""))
+	e.Action = action
+	return e
 }
 
 // Wrong says that something of a Service, or of what is read, is rejected, ignored or leads nowhere.
@@ -221,10 +204,9 @@ func Wrong(c conditions.Condition, node string) Event {
 // OwnAddress says that an address of a Service is the node's own, so that connections to the
 // Service's ports there no longer come to programs of the node.
 func OwnAddress(id lb.ID, node string, kind lb.Kind, addr netip.Addr) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name,
-		Reason: "NodeAddressClaimed", Action: "ServeAddress",
-		Note: fmt.Sprintf("%s %s is an address of node %s itself: the Service takes its ports from the node's programs",
-			kind, addr, node)}
+	return addressClaimed.of(id.Namespace, id.Name,
+		"%s %s is an address of node %s itself: the Service takes its ports from the node's programs",
+		kind, addr, node)
 }
 
 // AddressTaken says that another Service owns addresses that a Service lists.
@@ -235,22 +217,21 @@ func AddressTaken(l lb.Loser, node string) Event {
 	if more := len(l.Taken) - 1; more > 0 {
 		note += fmt.Sprintf("; nor %d others", more)
 	}
-	return Event{Namespace: l.Service.Namespace, Service: l.Service.Name, Warning: true,
-		Reason: "AddressTaken", Action: "ServeAddress", Note: note}
+	return addressTaken.of(l.Service.Namespace, l.Service.Name, "%s", note)
 }
 
 // AddressTakenNoMore says that this is over: the Service has its addresses, or no longer lists them.
 func AddressTakenNoMore(id lb.ID, node string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "AddressTakenNoMore", Action: "ServeAddress",
-		Note: fmt.Sprintf("no other Service owns an address of %s on node %s any more", id, node)}
+	return addressTakenNoMore.of(id.Namespace, id.Name,
+		"no other Service owns an address of %s on node %s any more", id, node)
 }
 
 // SyncFailed says that a change, or a repair, could not be applied.
 func SyncFailed(err error) Event {
-	return Event{Warning: true, Reason: "FailedToSyncProxyRules", Action: "SyncProxyRules", Note: err.Error()}
+	return syncFailed.ofNode(err.Error())
 }
 
 // Synced says that a failed sync has succeeded at last.
 func Synced() Event {
-	return Event{Reason: "SyncedProxyRules", Action: "SyncProxyRules", Note: "all changes are applied"}
+	return synced.ofNode("all changes are applied")
 }

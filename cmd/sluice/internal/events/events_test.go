@@ -318,3 +318,22 @@ func TestClientsRefused(t *testing.T) {
 		t.Errorf("%+v, want %q", got, want)
 	}
 }
+
+// TestKinds: each is declared once and says what it means, and what ends it is no warning.
+func TestKinds(t *testing.T) {
+	of := make(map[string]Kind)
+	for _, k := range Kinds() {
+		if _, twice := of[k.Reason]; twice || k.Means == "" {
+			t.Errorf("%s has no meaning, or there are two", k.Reason)
+		}
+		of[k.Reason] = k
+	}
+	for _, k := range Kinds() {
+		if end, ok := of[k.EndsWith]; k.EndsWith != "" && (!ok || end.Warning || !k.Warning || end.Action != k.Action) {
+			t.Errorf("%s ends with %+v", k.Reason, end)
+		}
+	}
+	if got := Starting(); len(of) < 20 || got.Reason != "Starting" || got.Action != "StartKubeProxy" {
+		t.Errorf("%d kinds, the first Event is %+v", len(of), got)
+	}
+}

@@ -29,16 +29,16 @@ const (
 
 // Sample is what was open at a moment, and what has happened since the sample before.
 type Sample struct {
-	Time     time.Time `json:"time"`
-	Seconds  float32   `json:"seconds"` // since the one before; 0: it is the first of a process, and counts nothing
-	TookOver bool      `json:"tookOver,omitempty"`
-	Open     uint32    `json:"open"`
-	New      uint32    `json:"new"` // connections and flows that an endpoint was chosen for
-	Failures uint32    `json:"failures"`
-	Refused  uint32    `json:"refused"`
-	Changes  uint32    `json:"changes"` // of Services, applied
-	BytesIn  uint64    `json:"bytesIn"`
-	BytesOut uint64    `json:"bytesOut"`
+	Time     time.Time `json:"time"`               // when the sample was taken
+	Seconds  float32   `json:"seconds"`            // since the sample before; 0: the first of a process
+	TookOver bool      `json:"tookOver,omitempty"` // true: the process took over before it
+	Open     uint32    `json:"open"`               // connections and flows
+	New      uint32    `json:"new"`                // connections and flows that an endpoint was chosen for
+	Failures uint32    `json:"failures"`           // of these
+	Refused  uint32    `json:"refused"`            // connections and first datagrams
+	Changes  uint32    `json:"changes"`            // of Services that were applied
+	BytesIn  uint64    `json:"bytesIn"`            // from clients
+	BytesOut uint64    `json:"bytesOut"`           // to clients
 }
 
 // add adds what has happened of one Service.

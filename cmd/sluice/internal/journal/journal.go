@@ -34,13 +34,13 @@ const (
 
 // Entry is something that has happened.
 type Entry struct {
-	Number    uint64    `json:"number"` // of the entry, counted through hand-overs
-	Time      time.Time `json:"time"`
-	Warning   bool      `json:"warning,omitempty"` // an operator should look
-	Reason    string    `json:"reason"`            // a word for programs, like ServiceAdded
-	Namespace string    `json:"namespace,omitempty"`
-	Service   string    `json:"service,omitempty"` // empty: it is about the node, or about many
-	Note      string    `json:"note,omitempty"`    // for people
+	Number    uint64    `json:"number"`              // counted through hand-overs
+	Time      time.Time `json:"time"`                // when it happened
+	Warning   bool      `json:"warning,omitempty"`   // true: an operator should look
+	Reason    string    `json:"reason"`              // one word for programs, such as ServiceAdded
+	Namespace string    `json:"namespace,omitempty"` // of the Service
+	Service   string    `json:"service,omitempty"`   // empty: the node, or many Services
+	Note      string    `json:"note,omitempty"`      // for people
 }
 
 // Change is an entry of a Service that has changed.
@@ -235,7 +235,7 @@ func (j *Journal) sumUp() {
 	p := j.pending
 	j.pending, j.summed, j.due = summary{}, j.now(), nil
 	if p.count > 0 {
-		j.write(p.lost > 0, "services changed", "ServicesChanged", "", "", p.details())
+		j.write(p.lost > 0, "services changed", ServicesChanged, "", "", p.details())
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/client-go/rest"
@@ -259,64 +260,33 @@ func TestFamilyWithoutRules(t *testing.T) {
 	}
 }
 
-const (
-	page  = "../../../../deploy/METRICS.md"
-	intro = `# Metrics
-
-'/metrics' at '--metrics-bind-address' serves these metrics, besides the usual 'go_*' and 'process_*'.
-
-- **'kubeproxy_*'** have the names, types, labels and buckets of kube-proxy 1.36, and **'rest_client_*'** those of every
-  component of Kubernetes. There is no 'kubernetes_build_info', because alerts on mixed versions would take the version of
-  Sluice for one of Kubernetes.
-- **'sluice_service_*'** exist for each of the first 1,000 Service ports ('--metrics-services'), both address families
-  together. The others are one sum under 'service_name="__other__"' with an empty namespace.
-- **Most series appear when they are not 0 for the first time.** Each Service port has picks, failures, bytes, active, held
-  and endpoints from the start. A counter that appears late begins at its first value, which 'rate()' does not see; a sum
-  needs 'or vector(0)'. '--metrics-service-families=all' has all from the start.
-- **The three histograms** are of TCP connections and SCTP associations in user space, for all Services together under
-  'service_name="__other__"'. '--metrics-histograms' gives the first Service ports with connections their own. The histograms
-  have classic buckets at powers of four, and native ones of schema 2 for scrapes in the protobuf format of Prometheus.
-- **'sluice_endpoint_*'** exist for as many endpoints as '--metrics-endpoints' says, three each; by default for none.
-- **A connection** is a TCP connection, an SCTP association or a UDP flow; the label 'protocol' says which. A metric
-  with this label has no series for a protocol that has nothing to count there.
-- **The stability** is the word in brackets that each HELP text begins with, as in Kubernetes.
-  [What stays the same](../docs/stability.md) says what it promises. Metrics of the shipped alerts are BETA.
-
-A test keeps this table equal to what is served.
-
-| name | type | stability | labels | meaning |
-|---|---|---|---|---|
-`
-)
-
-// TestPage: the names, types and labels are those that are documented.
-func TestPage(t *testing.T) {
+// TestDescribe: documents describe all metrics that are served.
+func TestDescribe(t *testing.T) {
 	m, _ := whole(t)
 	m.families[1].NFTables = true // one of each packet filter
 	families, err := m.registry.Gather()
 	check(t, err)
-	var b strings.Builder
-	b.WriteString(strings.ReplaceAll(intro, "'", "`"))
+	var served, described []string
 	for _, f := range families {
-		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") || strings.HasPrefix(f.GetName(), "promhttp_") {
-			continue
+		if !slices.ContainsFunc([]string{"go_", "process_", "promhttp_"}, func(prefix string) bool {
+			return strings.HasPrefix(f.GetName(), prefix)
+		}) {
+			served = append(served, f.GetName())
 		}
-		var labels []string
-		for _, metric := range f.GetMetric() {
-			for _, l := range metric.GetLabel() {
-				if name := "`" + l.GetName() + "`"; !slices.Contains(labels, name) {
-					labels = append(labels, name)
-				}
-			}
-		}
-		word, meaning, ok := strings.Cut(strings.TrimPrefix(f.GetHelp(), "["), "] ")
-		if !ok || !slices.Contains([]string{"ALPHA", "BETA", "STABLE"}, word) {
-			t.Errorf("%s has no word of stability: %s", f.GetName(), f.GetHelp())
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), word,
-			strings.Join(labels, ", "), meaning)
 	}
-	testbed.Golden(t, page, b.String())
+	handOvers := handover.NewMetrics()
+	handOvers.Took()
+	all, err := Describe(handOvers)
+	check(t, err)
+	for _, d := range all {
+		described = append(described, d.Name)
+		if !slices.Contains([]string{"alpha", "beta", "stable"}, d.Stability) {
+			t.Errorf("%s is %s", d.Name, d.Stability)
+		}
+	}
+	if diff := cmp.Diff(served, described); diff != "" {
+		t.Errorf("(-served +described)\n%s", diff)
+	}
 }
 
 // TestManyServices: no more label values than allowed; nothing is lost, and no counter

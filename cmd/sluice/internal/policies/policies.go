@@ -233,7 +233,7 @@ func unknown(word string, words []string) error {
 	if near := nearest.Of(word, slices.Values(words)); near != "" {
 		return fmt.Errorf("there is no such policy: did you mean %s%s?", Prefix, near)
 	}
-	return errors.New("there is no such policy: see docs/policies.md, or remove it")
+	return errors.New("there is no such policy: see docs/reference/annotations.md, or remove it")
 }
 
 // Shortfall is a policy that a Service requests and its data path does not have.

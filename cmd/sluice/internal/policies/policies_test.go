@@ -13,54 +13,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-const (
-	page  = "../../../../docs/policies.md"
-	intro = `# Policies of a Service
-
-A Service requests policies by annotations. '--default-policy KEY=VALUE' sets the default for Services that do not
-request the policy, by the same words: '--default-policy hold=30s'. It may be repeated. Write every value in quotes: an unquoted number or boolean makes the file invalid. A change applies to new connections. A
-changed timeout, duration or keep-alive applies to open connections, too: a new 'idle-timeout' can reset many of them.
-
-- **A wrong value** requests nothing. The Event 'AnnotationIgnored', the log and 'sluice status' name the annotation and
-  the fix. The other policies of the Service apply.
-- **A policy that a path lacks** keeps the Service in user space, in every '--proxy-mode'. Exceptions are scheduler,
-  slow-start, udp-responses and outlier-ejection, and a Service that names its path by 'sluice.io/data-path'. They lose
-  the policy, and the Event 'PolicyUnavailable', the log and 'sluice_fallbacks' say what applies in its place.
-  'sluice explain' shows both.
-- **Path auto** takes the cheapest path that has every requested policy
-  ([data paths](data-paths.md#how-does-auto-decide)).
-- **Limits** hold per node, per Service port and per address family. With N nodes a Service has N times as much. Only
-  connections that user space forwards count. An upgrade keeps the connection rate of each client.
-- **SCTP packet by packet** (no kernel SCTP) has no on-endpoint-removed, hold, queue, idle-timeout,
-  max-connection-duration and half-close-timeout.
-- **Systems other than Linux** have no on-endpoint-removed, idle-timeout, max-connection-duration,
-  half-close-timeout, tcp-keepalive and tcp-user-timeout.
-
-The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535. Weight 0 is
-maintenance.
-
-Written by 'SLUICE_UPDATE=1 go test ./cmd/sluice/internal/policies -run TestPage'; a test keeps it true.
-
-| annotation | value | default | flag for all | kernel data paths | meaning |
-|---|---|---|---|---|---|
-`
-)
-
-// TestPage keeps docs/policies.md equal to the table.
-func TestPage(t *testing.T) {
-	var b strings.Builder
-	b.WriteString(strings.ReplaceAll(intro, "'", "`"))
-	for _, p := range All() {
-		flag := p.ForAll()
-		if flag != "" {
-			flag = "`" + flag + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Annotation(), p.Values(), p.Default, flag, p.Kernel,
-			strings.ReplaceAll(p.Means, "`", ""))
-	}
-	testbed.Golden(t, page, b.String())
-}
-
 // samples has a value of each policy that requests something, and one that is none.
 var samples = map[string][2]string{
 	"data-path":        {"iptables", "ebpf"},
@@ -160,7 +112,7 @@ func TestRead(t *testing.T) {
 		{map[string]string{"tcp-keepalive": "30s / 5s"}, lb.Policies{KeepaliveIdle: 30e9, KeepaliveInterval: 5e9}, ""},
 		{map[string]string{"tcp-keepalive": "30s//9"}, lb.Policies{}, "like 15s/15s/9"},
 		{map[string]string{"tcp-keepalive": "30s/5s/9/1"}, lb.Policies{}, "like 15s/15s/9"},
-		{map[string]string{"something-else": "1"}, lb.Policies{}, "see docs/policies.md"},
+		{map[string]string{"something-else": "1"}, lb.Policies{}, "see docs/reference/annotations.md"},
 		{map[string]string{"weight": "1"}, lb.Policies{}, "for EndpointSlices"},
 		{map[string]string{"slow-start": "90m"}, lb.Policies{}, `"90m": give a duration up to 1h, or 0 for none`},
 		{map[string]string{"readiness-probe": "exec: {}"}, lb.Policies{}, "no probe"},
