@@ -20,7 +20,8 @@ import (
 
 // introduce says what there is before anything is shown.
 func introduce(r *report, l *lab) {
-	fmt.Fprintln(r.out, "Sluice is a layer-4 load balancer for Kubernetes Services. Here it works in user space, without a cluster.")
+	fmt.Fprintln(r.out, "Sluice is a layer-4 load balancer for Kubernetes Services. "+
+		"Here it works in user space, without a cluster.")
 	fmt.Fprintln(r.out, "\nThese hosts are network namespaces. The network of your machine is not touched.")
 	for _, h := range []struct {
 		host *testbed.Host
@@ -62,8 +63,8 @@ func start(ctx context.Context, r *report, l *lab) (err error) {
 }
 
 func balanceWeb(ctx context.Context, r *report, l *lab) error {
-	r.heading("HTTP", "It balances exactly: each connection goes to the next endpoint, for a client outside, for the node "+
-		"and for a pod (also to itself).")
+	r.heading("HTTP", "It balances exactly: each connection goes to the next endpoint,",
+		"for a client outside, for the node and for a pod (also to itself).")
 	even, err := curlEach(ctx, r, l, webVIP, 30, func(t *tally) bool { return t.spread(names(l.web)) })
 	if err != nil {
 		return err
@@ -239,7 +240,7 @@ func killServers(ctx context.Context, r *report, l *lab) error {
 		return fmt.Errorf("stop the web server of pod-1: %w", err)
 	}
 	l.dnsmasqs[1].Stop(syscall.SIGKILL)
-	if err := survive(ctx, r, l, "an endpoint that refuses costs no request, and less than 1 s", time.Second); err != nil {
+	if err := survive(ctx, r, l, "an endpoint that refuses costs no request, and under 1 s", time.Second); err != nil {
 		return err
 	}
 	r.command(l.Client.Name, append([]string{"dig"}, digArgs(dnsVIP, "+notcp")...)...)
@@ -259,7 +260,7 @@ func darkenPod(ctx context.Context, r *report, l *lab) error {
 	if err := l.web[1].Blackhole(true); err != nil {
 		return err
 	}
-	if err := survive(ctx, r, l, "an endpoint that does not answer costs no request, and less than 3 s", 3*time.Second); err != nil {
+	if err := survive(ctx, r, l, "a silent endpoint costs no request, and under 3 s", 3*time.Second); err != nil {
 		return err
 	}
 	if err := l.web[1].Blackhole(false); err != nil {

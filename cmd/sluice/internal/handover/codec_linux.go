@@ -28,8 +28,8 @@ type codec struct {
 	err     error
 }
 
-// record passes a record after its length. A reader takes zero for fields that are missing at its end, and skips what it
-// does not know there. So a new field goes to the end of its record, and carries no file descriptor.
+// record passes a record after its length. A reader takes zero for fields that are missing at its end, and skips what
+// it does not know there. So a new field goes to the end of its record, and carries no file descriptor.
 func (c *codec) record(fields func()) {
 	if !c.reading {
 		start := len(c.b)

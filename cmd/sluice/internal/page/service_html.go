@@ -143,7 +143,8 @@ func (s *servicePage) endpointTable(w *writer) {
 			w.put(`%`, e.Reason)
 		}
 		if j := e.Ejection; j != nil {
-			w.put(` <span class="note">ejected since %, until %, % without a success between</span>`, clock(j.Since), clock(j.Until), j.Times)
+			w.put(` <span class="note">ejected since %, until %; % without a success between</span>`, clock(j.Since),
+				clock(j.Until), plural(int(j.Times), "ejection", "ejections"))
 		}
 		w.put(`</td><td>%</td>`, e.Place)
 		n := countersOf(e.Counted, e.Kernel)
