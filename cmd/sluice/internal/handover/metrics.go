@@ -30,8 +30,8 @@ func NewMetrics() *Metrics {
 			Help: "[BETA] Attempts to hand over to another process after which this one served on, with every " +
 				"connection."}),
 		last: series.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_handover_last_timestamp_seconds",
-			Help: "[ALPHA] Time of the last hand-over by result: succeeded (to this process), or failed (this process " +
-				"was to hand over, and serves on)."}, []string{"result"}),
+			Help: "[ALPHA] Time of the last hand-over by result: succeeded (to this process), or failed (this " +
+				"process was to hand over, and serves on)."}, []string{"result"}),
 	}
 }
 
