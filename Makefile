@@ -68,7 +68,7 @@ OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 # Where goroutines share anything. What kernelmodes but queue, redirect and netfilter share with those who ask for
 # their counts, the whole program does in the end-to-end tests; bench is no part of it, and the others left out
 # are functions of their arguments.
-RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /redirect \
+RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/testbed -e /internal/houserules -e /redirect \
 	-e '/kernelmodes\(/[^q]\|$$\)' -e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ \
 	-e /internal/policies -e /internal/explain -e /internal/reference)
 

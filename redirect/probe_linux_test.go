@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // probeCommand names the variable that makes this program a process that probes

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 var bulkSize = flag.Int64("bulk", 0, "bytes that TestBulk sends each way; 0 is 8 MiB, or 3 MiB in short mode")

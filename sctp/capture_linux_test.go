@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // capture writes what passes a host's eth0 into a file until stop is called, which

@@ -5,7 +5,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // Packets that fit the client's path and not the backend's arrive all the same,

@@ -13,7 +13,7 @@ import (
 	"github.com/pion/logging"
 	"github.com/pion/sctp"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // ask sends a message and expects the other end to get it whole.

@@ -3,7 +3,7 @@ package tcp
 import (
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestGoroutines has a Server without event loops pass the tests of one that has them,

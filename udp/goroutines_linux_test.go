@@ -3,7 +3,7 @@ package udp
 import (
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestGoroutines runs the tests of a Server with event loops on one without, but

@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/mmsg"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // familyOption sets an option of a socket's family.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // programVar has the test binary be the program, so that it can be interrupted.

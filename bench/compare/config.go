@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // udpTimeout is how long other proxies keep an idle UDP client: kube-proxy's default of old. Sluice has its own.

@@ -13,7 +13,7 @@
 // What makes the figures comparable:
 //
 //   - All systems run in the same place: a client host, the node, and three server
-//     hosts, which are network namespaces joined by virtual Ethernet (bench/testbed).
+//     hosts, which are network namespaces joined by virtual Ethernet (internal/testbed).
 //     Clients ask the same addresses, and every proxy gets its packets by REDIRECT.
 //   - Each proxy has one worker, which alone is pinned to one core; load, servers and
 //     this program are on the other cores. What the kernel forwards it does on these,

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // serverHosts is how many hosts serve.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/stats"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/stats"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"golang.org/x/sys/unix"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // command returns a process that will run on some cores only, or on all for "". taskset(1)

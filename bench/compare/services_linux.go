@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
 	"github.com/sluice-lb/sluice/bench/stats"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // whoPort is where the server hosts answer with their names.

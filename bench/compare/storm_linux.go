@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // stormRates are how many connections a second a storm has: what one core of load and servers makes, and more than a

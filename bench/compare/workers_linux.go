@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // workerCounts are how many workers proxies have, to be compared with each other.

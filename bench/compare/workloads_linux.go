@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // figure is one metric of one run.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // curlArgs are those of a curl that asks n times, each time by a connection of its

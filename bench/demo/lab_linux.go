@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // Addresses in deploy/examples.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // timeout is for the whole demo: each wait in it is bounded by this one.

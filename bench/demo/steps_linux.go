@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // introduce says what there is before anything is shown.

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	benchload "github.com/sluice-lb/sluice/bench/load"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 const (

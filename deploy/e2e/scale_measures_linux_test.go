@@ -16,7 +16,7 @@ import (
 
 	benchload "github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/stats"
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // addr returns the address of a Service's port, at its cluster IP.

@@ -61,7 +61,7 @@ func codeRules() []rule {
 			why:    "a sleep is too long on one machine and too short on another; wait for an event, or say why there is none",
 			broken: tree{"tcp/a.go": explained, "tcp/a_test.go": sleep},
 			want:   "tcp/a.go:5: Sleep outside tests\ntcp/a_test.go:4: Sleep without",
-			fine:   tree{"tcp/a_test.go": explained, "bench/testbed/a.go": explained},
+			fine:   tree{"tcp/a_test.go": explained, "internal/testbed/a.go": explained},
 		},
 		{
 			name: "top-level folders are fixed", check: checkFolders,
@@ -176,7 +176,7 @@ func checkSleeps(r *repo) []string {
 			line := f.line(s.Pos())
 			if x, ok := s.X.(*ast.Ident); !ok || x.Name != "time" {
 				return true
-			} else if !f.test() && !under(f.dir(), []string{"bench", "cmd/sluice/internal/e2e"}) {
+			} else if !f.test() && !under(f.dir(), []string{"bench", "internal/testbed", "cmd/sluice/internal/e2e"}) {
 				found = append(found, f.at(s.Pos(), "Sleep outside tests"))
 			} else if !commented[line] && !commented[line-1] {
 				found = append(found, f.at(s.Pos(), "Sleep without a comment that says why no event can be awaited"))

@@ -110,12 +110,12 @@ var layers = []layer{
 		why:    "it forwards in the kernel and must know no sockets of the proxy",
 	},
 	{
-		dir: "kernelmodes/lab", ours: []string{"lb", "kernelmodes", "bench/testbed"}, never: outside,
+		dir: "kernelmodes/lab", ours: []string{"lb", "kernelmodes", "internal/testbed"}, never: outside,
 		why: "it tests engines on hosts of the testbed",
 	},
 	{dir: "cmd", ours: slices.Concat(parts, []string{"cmd"}), theirs: []string{"*"}, why: "the program puts the packages together and is no library"},
 	{
-		dir: "cmd/sluice/internal/e2e", ours: slices.Concat(parts, []string{"cmd", "bench/testbed"}), theirs: []string{"*"},
+		dir: "cmd/sluice/internal/e2e", ours: slices.Concat(parts, []string{"cmd", "internal/testbed"}), theirs: []string{"*"},
 		tests: []string{"kernelmodes/lab"}, why: "it tests the whole program on hosts of the testbed",
 	},
 	{
@@ -130,7 +130,7 @@ var layers = []layer{
 	},
 	{dir: "cmd/sluice/internal/nearest", not: effects, never: foreign, why: "it compares words"},
 	{
-		dir: "bench/testbed", never: outside,
+		dir: "internal/testbed", never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/google/go-cmp"}),
 		why:    "tests of every package use it, so it can use none of them",
 	},
@@ -144,7 +144,7 @@ var layers = []layer{
 	},
 	{dir: "deploy/release", never: outside, why: "it reads the programs that it packs, and must pack any"},
 	{
-		dir: "bench", ours: []string{"bench/testbed", "lb", "kernelmodes", "internal/mmsg"}, never: outside,
+		dir: "bench", ours: []string{"internal/testbed", "lb", "kernelmodes", "internal/mmsg"}, never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/HdrHistogram/hdrhistogram-go"}),
 		why:    "load and demonstrations use the program as an operator does, from outside",
 	},
@@ -173,7 +173,7 @@ func TestImportsCanFail(t *testing.T) {
 		found        int // an import of k8s.io is one, and to have it below is another
 	}{
 		{"lb", "time", 1}, {"affinity", module + "/lb", 1}, {"tcp", module + "/redirect", 1}, {"attic", "fmt", 1},
-		{"bench/testbed", module + "/lb", 1}, {"redirect", "k8s.io/api/core/v1", 2},
+		{"internal/testbed", module + "/lb", 1}, {"redirect", "k8s.io/api/core/v1", 2},
 		{"lb", "net/netip", 0}, {"lb", module + "/affinity", 0}, {"cmd/sluice", "k8s.io/api/core/v1", 0},
 	} {
 		p := pkg{GOOS: "linux", ImportPath: module + "/" + c.dir, Imports: []string{c.imports}, Deps: []string{c.imports}}
@@ -200,7 +200,7 @@ func checkImports(r *repo) []string {
 			}
 		}
 		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
-			if !layer.allows(imp, slices.Concat(layer.theirs, forTests)) && imp != module+"/bench/testbed" &&
+			if !layer.allows(imp, slices.Concat(layer.theirs, forTests)) && imp != module+"/internal/testbed" &&
 				!under(strings.TrimPrefix(imp, module+"/"), layer.tests) {
 				found = append(found, fmt.Sprintf("%s imports %s in a test: %s", from, imp, layer.why))
 			}

@@ -67,23 +67,6 @@ func checkLogKeys(r *repo) []string {
 	return found
 }
 
-// checkEndpoints looks at the strings of the product's Go files.
-func checkEndpoints(r *repo) []string {
-	var found []string
-	for _, f := range r.files {
-		if f.test() || strings.HasPrefix(f.path, "bench/") {
-			continue
-		}
-		ast.Inspect(f.ast, func(n ast.Node) bool {
-			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && strings.Contains(lit.Value, "backend") {
-				found = append(found, f.at(lit.Pos(), "backend"))
-			}
-			return true
-		})
-	}
-	return found
-}
-
 // checkWords looks for banned words in the product's Go files and in documents.
 func checkWords(r *repo) []string {
 	var found []string

@@ -3,7 +3,7 @@ package netfilter
 import (
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestMarking: what matches or sets our bits of marks is found, however it is written; what has other bits, and what is

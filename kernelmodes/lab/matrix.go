@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 var check = testbed.Check

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }

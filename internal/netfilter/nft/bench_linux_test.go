@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // BenchmarkWrite is a table of 10,000 chains with a rule and 100,000 elements: all of it, a change of one element, a

@@ -3,8 +3,8 @@ package nft
 import (
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestVerifyReads: a table is read back only if another program has written, whatever this one has.

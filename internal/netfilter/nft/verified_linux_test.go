@@ -6,8 +6,8 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestWholeIsVerified: a table that was just written whole need not be read before another program writes.

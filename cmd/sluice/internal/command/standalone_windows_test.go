@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // standalone is the program on this host, fed from a folder. Its Services have addresses

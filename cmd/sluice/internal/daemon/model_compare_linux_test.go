@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestConfigFile: the program does what the file says, survives a mistake in it,

@@ -15,8 +15,8 @@ import (
 	dtlsnet "github.com/pion/dtls/v3/pkg/net"
 	"github.com/quic-go/quic-go"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // asker asks who answers a client, and from which address it sees it.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // endpointOf returns what there is of Service web's endpoint at a pod.

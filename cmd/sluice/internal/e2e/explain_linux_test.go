@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestExplain asks about a Service in iptables, by the rules that a program wrote.

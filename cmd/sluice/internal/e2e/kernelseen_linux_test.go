@@ -14,9 +14,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // kernelSeen is a cluster of which the kernel forwards the Services.

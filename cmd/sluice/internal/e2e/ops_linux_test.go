@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in

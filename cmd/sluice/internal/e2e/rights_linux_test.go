@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestWithoutRoot: CAP_NET_ADMIN and CAP_NET_RAW are enough, beside iptables-legacy too, whose tables are root's to

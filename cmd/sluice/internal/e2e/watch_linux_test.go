@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestWatch: sluice watch has every event once and in order, also of the process that takes over, and an interrupt ends

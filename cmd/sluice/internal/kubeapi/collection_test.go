@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // service is a Service as a server sends it, with a version and things of no interest.

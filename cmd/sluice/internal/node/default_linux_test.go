@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestDefaultAddrs: the address on the interface of the default route, not the lowest one; none without such a route.

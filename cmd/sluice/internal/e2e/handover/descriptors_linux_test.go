@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestSocketsOfFewDescriptors: with 256 descriptors, a Service of 300 UDP ports, each of which wants a socket for each

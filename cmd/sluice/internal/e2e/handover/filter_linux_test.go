@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestPacketFilterChanges: successors steer by the other packet filter, there and back, and nothing is lost.

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // line is a line of processes, each of which takes over from the one before.

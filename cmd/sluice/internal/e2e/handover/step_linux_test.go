@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // spy stands between a process that serves and one that takes over from it, and does

@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestSuccessorsAtOnce: of processes that come while another takes over each takes over in its turn, from whichever has

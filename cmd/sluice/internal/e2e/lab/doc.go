@@ -1,4 +1,4 @@
-// Package lab is the cluster of the end-to-end tests: the hosts of bench/testbed, with Sluice,
+// Package lab is the cluster of the end-to-end tests: the hosts of internal/testbed, with Sluice,
 // re-executed from the test binary, on their node.
 //
 // Goroutines: testbed's.

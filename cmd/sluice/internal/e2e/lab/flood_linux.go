@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/mmsg"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // Sources are addresses that HaveSources gives to a host.

@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // What attackers run is in processes of its own, so that it takes nothing from the victims: they are in this one.
