@@ -35,6 +35,8 @@ func (b *Balancer) Explain(f Flow) string {
 	switch {
 	case !allowed:
 		w.WriteString("dropped: not allowed\n")
+	case len(s.rings[clusterSet]) == 0 && s.state.policies.Load().Hold > 0:
+		w.WriteString("waits: no endpoint is eligible, and the Service has hold\n")
 	case len(s.rings[clusterSet]) == 0:
 		w.WriteString("refused: no endpoint is eligible\n")
 	case len(r) == 0:

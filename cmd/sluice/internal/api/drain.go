@@ -76,13 +76,13 @@ func (w Writer) drain(r *http.Request) (any, error) {
 	err = w.Drain(ctx, d, undo, q.Get("force") == "true")
 	one := w.drained(&d)
 	if stranded, ok := errors.AsType[*agent.StrandedError](err); ok {
-		return nil, &Error{http.StatusConflict, stranded.Error() + ": drain it nevertheless by --force (force=true)"}
+		return nil, &Error{http.StatusConflict, stranded.Error() + ": --force drains it nevertheless"}
 	}
 	switch {
 	case errors.Is(err, agent.ErrNoEndpoint):
 		return nil, w.noEndpoint(&d, &one)
 	case errors.Is(err, agent.ErrNotDrained):
-		return nil, &Error{http.StatusNotFound, fmt.Sprintf("%s is not drained", one.text())}
+		return nil, &Error{http.StatusNotFound, fmt.Sprintf("%s is not drained: undo a drain by its own words, as sluice drain lists them", one.text())}
 	case err != nil:
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (s *Sources) service(v *lb.View) Service {
 			out.Eligible++
 		}
 		if b.Health.Ejected || b.Health.Failing {
-			out.Ejected++
+			out.Unhealthy++
 		}
 	}
 	return out

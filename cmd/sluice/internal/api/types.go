@@ -168,13 +168,13 @@ type ID struct {
 // Service is a port of a Service.
 type Service struct {
 	ID
-	Addresses []Address `json:"addresses"`          // where it is served
-	Path      Path      `json:"path"`               // what forwards it
-	Policies  []Policy  `json:"policies,omitempty"` // in effect beyond the defaults, or missing
-	Affinity  string    `json:"affinity,omitempty"` // how long a client keeps its endpoint, with sessionAffinity
-	Endpoints int       `json:"endpoints"`          // how many it has
-	Eligible  int       `json:"eligible"`           // how many of them get new connections
-	Ejected   int       `json:"ejected,omitempty"`  // how many failed, or fail their check
+	Addresses []Address `json:"addresses"`           // where it is served
+	Path      Path      `json:"path"`                // what forwards it
+	Policies  []Policy  `json:"policies,omitempty"`  // in effect beyond the defaults, or missing
+	Affinity  string    `json:"affinity,omitempty"`  // how long a client keeps its endpoint, with sessionAffinity
+	Endpoints int       `json:"endpoints"`           // how many it has
+	Eligible  int       `json:"eligible"`            // how many of them get new connections
+	Unhealthy int       `json:"unhealthy,omitempty"` // endpoints that are ejected or fail their probe
 	Counted             // what is counted of it
 	Kernel    *InKernel `json:"kernel,omitempty"`          // what the kernel counts; none: it forwards nothing
 	Refused   Refused   `json:"refused"`                   // connections and first datagrams that were refused

@@ -172,9 +172,11 @@ func Of(args []string) Report {
 	for _, text := range c.Warnings {
 		r.add(Mistake{File: c.File, Warning: true, Reason: "ConfigurationIgnored", Problem: text})
 	}
-	if !c.FromAPI() {
+	forPod := c.File != "" && c.Document.ClientConnection.Kubeconfig == "" && c.Source.Master == ""
+	switch {
+	case !c.FromAPI():
 		r.manifests(&c)
-	} else if err == nil {
+	case err == nil && !forPod: // a file that names no API server is for a pod, whose service account does
 		if _, err := kubeapi.RESTConfig(c.Document.ClientConnection, c.Source.Master); err != nil {
 			r.add(Mistake{Reason: "ConfigurationInvalid", Problem: err.Error()})
 		}

@@ -21,7 +21,7 @@ func TestMistakes(t *testing.T) {
 			"so its endpoints are not used: did you mean http?", false},
 		{"service-name", "web.yaml:13: warning: EndpointSlice default/web-1: its endpoints are not used: there is no " +
 			"Service default/wbe: did you mean web?", false},
-		{"no-slice", "web.yaml:1: warning: Service default/web: it has no endpoints, so clients are refused: write an " +
+		{"no-slice", "web.yaml:1: warning: Service default/web: it has no endpoints: write an " +
 			"EndpointSlice with the label kubernetes.io/service-name: web", false},
 		{"loopback", "web.yaml:9: warning: EndpointSlice default/web-1: endpoint 127.0.0.1 is a loopback address", false},
 		{"misnamed", "warning: no manifest in this folder, so nothing of it is served: put files *.yaml, *.yml or *.json " +

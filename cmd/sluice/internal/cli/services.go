@@ -35,7 +35,7 @@ func services(v *view) *cobra.Command {
 
 func servicesTable(all []api.Service, wide bool) *table {
 	t := &table{wide: 8, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ADDRESS", "PATH", "ENDPOINTS",
-		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "QUEUED", "EJECTED", "AFFINITY",
+		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "QUEUED", "UNHEALTHY", "AFFINITY",
 		"POLICIES", "WHY", "CONDITIONS"}}
 	for i := range all {
 		s := &all[i]
@@ -43,7 +43,7 @@ func servicesTable(all []api.Service, wide bool) *table {
 		counted := []any{n[0], n[1], s.Refused.Sum(), n[2], n[3]}
 		t.add(slices.Concat([]any{s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
 			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints)}, counted, []any{s.Family, s.Failures, s.Held, s.Queued,
-			s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path), strings.Join(s.Wrong, "; ")})...)
+			s.Unhealthy, s.Affinity, policies(s.Policies), why(&s.Path), strings.Join(s.Wrong, "; ")})...)
 	}
 	return t
 }

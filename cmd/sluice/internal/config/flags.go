@@ -223,8 +223,10 @@ func Usage() string {
 		"  sluice upgrade [flags]            hand over to a new process, without losing a connection\n" +
 		"  sluice --cleanup                  remove all rules, sets and addresses from the kernel\n" +
 		"  sluice explain --help             show which endpoint a client gets, and by which rules\n" +
-		"  sluice status                     show the running process, and whether it is well\n" +
+		"  sluice check PATH                 find mistakes in manifests and flags before a start\n" +
+		"  sluice status | top               show the running process, and whether it is well\n" +
 		"  sluice services | endpoints       list what it serves, with its state and counters\n" +
+		"  sluice connections | clients      list who is connected to which endpoint, and who waits\n" +
 		"  sluice events | watch | config    list what has changed lately, or changes; the configuration in force\n" +
 		"  sluice drain ENDPOINT             keep new connections from an endpoint, or a node\n" +
 		"  sluice support                    write an archive for the report of a problem\n" +

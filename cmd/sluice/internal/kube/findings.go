@@ -150,9 +150,8 @@ func (g *group) unmatched() {
 	}
 	if len(g.slices) == 0 {
 		if g.old == nil {
-			add(Finding{conditions.NoEndpointSlices, kindService, g.name, "", fmt.Sprintf("it has no endpoints, so "+
-				"clients are refused: write an EndpointSlice with the label %s: %s", discoveryv1.LabelServiceName,
-				g.name)})
+			add(Finding{conditions.NoEndpointSlices, kindService, g.name, "", fmt.Sprintf("it has no endpoints: "+
+				"write an EndpointSlice with the label %s: %s", discoveryv1.LabelServiceName, g.name)})
 			return
 		}
 		for i := range g.old.Subsets {

@@ -24,7 +24,7 @@ func TestFindings(t *testing.T) {
 		{"no Service", func(o *flat) { o.Slices[0].Labels = map[string]string{discoveryv1.LabelServiceName: "svc-O"} },
 			"there is no Service default/svc-O: did you mean svc-0?"},
 		{"no slice", func(o *flat) { o.Slices = nil },
-			"Service default/svc-0: it has no endpoints, so clients are refused: write an EndpointSlice"},
+			"Service default/svc-0: it has no endpoints: write an EndpointSlice"},
 		{"a port without endpoints", func(o *flat) {
 			o.Services[0].Spec.Ports = append(o.Services[0].Spec.Ports, corev1.ServicePort{Name: "admin", Port: 81})
 		}, "port admin (TCP) has no endpoints"},

@@ -66,7 +66,8 @@ func (s scrape) connections(protocol string, results []reading) {
 	s.counters("sluice_connections_total", "[BETA] New connections, by result: established, or reset for no_service, "+
 		"no_endpoint, no_local_endpoint (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of "+
 		"this node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or queue_timeout; or "+
-		"left_while_held or left_while_queued by the client. UDP has established only.",
+		"left_while_held or left_while_queued by the client. A client whose sluice.io/hold ends is no_endpoint. "+
+		"Clients beyond a limit are in sluice_limited_connections_total. UDP has established only.",
 		"result", results, "protocol", protocol)
 }
 

@@ -52,14 +52,17 @@ func TestFormat(t *testing.T) {
 // TestTells: a row says how many clients wait, and why a Service is down.
 func TestTells(t *testing.T) {
 	s := &history.Service{Counts: history.Counts{Open: 40}, Waiting: 13, Endpoints: 2, Eligible: 2}
-	if got := open(s); got != (number{Text: "40", Note: "13 waiting"}) || s.State() != history.Partial || down(s) != "" {
-		t.Errorf("clients wait: %+v, state %d, %q", got, s.State(), down(s))
+	if got := open(s); got != (number{Text: "40", Note: "13 waiting"}) || s.State() != history.Partial || lacks(s) != "" {
+		t.Errorf("clients wait: %+v, state %d, %q", got, s.State(), lacks(s))
 	}
-	s = &history.Service{Endpoints: 2}
-	if got := down(s); got != "none of its endpoints is ready: sluice endpoints names the reasons" {
-		t.Errorf("with endpoints that are not ready: %q", got)
-	}
-	if got := down(new(history.Service)); got != "it has no endpoints" {
-		t.Errorf("without endpoints: %q", got)
+	for want, s := range map[string]history.Service{
+		"it has no endpoints":                        {},
+		"no endpoint gets new connections":           {Endpoints: 2},
+		"1 endpoint is ejected or failing its probe": {Endpoints: 3, Eligible: 2, Failing: 1},
+		"2 endpoints get no new connections":         {Endpoints: 3, Eligible: 1},
+	} {
+		if got := lacks(&s); got != want {
+			t.Errorf("%+v: %q, want %q", s, got, want)
+		}
 	}
 }

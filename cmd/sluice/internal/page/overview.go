@@ -75,23 +75,28 @@ type row struct {
 	Numbers             []number
 }
 
-// down says why a Service has no endpoint for new connections.
-func down(s *history.Service) string {
+// lacks says why a Service is down, or partial but for clients that wait.
+func lacks(s *history.Service) string {
 	switch {
-	case s.Eligible > 0:
-		return ""
 	case s.Endpoints == 0:
 		return "it has no endpoints"
+	case s.Eligible == 0:
+		return "no endpoint gets new connections"
+	case s.Failing > 0:
+		return plural(int(s.Failing), "endpoint is", "endpoints are") + " ejected or failing its probe"
+	case s.Eligible < s.Endpoints:
+		return plural(int(s.Endpoints-s.Eligible), "endpoint gets", "endpoints get") + " no new connections"
 	}
-	return "none of its endpoints is ready: sluice endpoints names the reasons"
+	return ""
 }
 
 // number is a cell.
 type number struct {
-	Wide bool // narrow windows leave it out
-	Text string
-	Zero bool
-	Note string // what should not be: how fast it grows, or how many wait; empty: nothing
+	Label string // of its column
+	Wide  bool   // narrow windows leave it out
+	Text  string
+	Zero  bool
+	Note  string // what should not be: how fast it grows, or how many wait; empty: nothing
 }
 
 // The classes and words of states, in which colour is the least part.
@@ -185,7 +190,7 @@ func (o *overview) list(p *pages) {
 	wrong := p.api.WrongBy()
 	for _, s := range found[from:to] {
 		r := p.row(s)
-		r.Wrong = cmp.Or(strings.Join(wrong[s.Of], "; "), down(s))
+		r.Wrong = cmp.Or(strings.Join(wrong[s.Of], "; "), lacks(s))
 		o.Rows = append(o.Rows, r)
 	}
 	o.links(counts)
@@ -282,8 +287,8 @@ func (p *pages) row(s *history.Service) row {
 	r.Numbers = []number{open(s), perSecond(each, each.New, ""), perSecond(each,
 		each.BytesIn, "B"),
 		perSecond(each, each.BytesOut, "B"), tally(s.Failures, each.Failures), tally(s.Refused, each.Refused)}
-	for _, at := range [...]int{1, 2, 3, 5} { // as the columns
-		r.Numbers[at].Wide = true
+	for i, c := range columns[len(columns)-len(r.Numbers):] {
+		r.Numbers[i].Label, r.Numbers[i].Wide = c.label, strings.HasSuffix(c.class, wide)
 	}
 	if a := s.First.Addresses; len(a) > 0 {
 		r.Address, r.More = a[0].Addr.String(), len(a)-1

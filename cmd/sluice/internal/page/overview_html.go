@@ -40,6 +40,7 @@ func (o *overview) html(w *writer, f *frame) {
 	w.put("<button>Search</button></form></div>\n<div id=\"list\">\n")
 	o.table(w)
 	w.pager(&o.Pager)
+	w.put(`<p class="note">%</p>`, columns[0].about+".")
 	w.put("</div>\n</section>\n")
 }
 
@@ -95,9 +96,9 @@ func (r *row) html(w *writer) {
 	if r.Fallback != "" {
 		w.put(` <span class="warn partial" title="%">not as requested</span>`, r.Fallback)
 	}
-	w.put(`</td><td class="number">% / %</td>`, r.Eligible, r.Endpoints)
+	w.put(`</td><td class="number" data-label="Endpoints">% / %</td>`, r.Eligible, r.Endpoints)
 	for _, n := range r.Numbers {
-		w.put(`<td class="number`+choose(n.Zero, " zero")+choose(n.Wide, " wide")+`">%`, n.Text)
+		w.put(`<td class="number`+choose(n.Zero, " zero")+choose(n.Wide, " wide")+`" data-label="%">%`, n.Label, n.Text)
 		if n.Note != "" {
 			w.put(` <span class="warn">%</span>`, n.Note)
 		}

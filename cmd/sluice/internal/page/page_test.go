@@ -78,7 +78,7 @@ func TestOverview(t *testing.T) {
 		"/etc/sluice/a.yaml:6: not valid YAML 1 more condition", "10,374 of 1,048,576", "Hand-overs 2 last 6 min ago serving for 2 d 2 h", "heard 2 min ago", "1,234 in all",
 		"NoEndpoints shop/checkout none is ready", "all 306 down 1 failing 1 partial 1 ok 303", "1 to 25 of 306",
 		"down shop/checkout port htpp is none 10.96.0.13:80 userspace 0 / 0 0 0 0 0 0 22 +0.",
-		"partial shop/cart 10.96.0.11:80 userspace 3 / 4",
+		"partial shop/cart 1 endpoint gets no new connections 10.96.0.11:80 userspace 3 / 4",
 		"shop/payments 10.96.0.14:80 userspace not as requested 3 / 3")
 	expect(t, "the first page", page, "Hand-overs: 1.", `<path class="handover"`, "Hand-over at 20", `href="/?page=2"`,
 		`aria-sort="descending"`, "The last 15 minutes: now 300, at most 300")
@@ -139,7 +139,7 @@ func TestService(t *testing.T) {
 	page = w.page(t, "/service?namespace=shop&name=cart&unhealthy=1")
 	expect(t, "one that rolls, by trouble", text(page), "terminating 10.244.11.4:8080", "All endpoints")
 	page = w.page(t, "/service?namespace=shop&name=checkout")
-	expect(t, "one without endpoints", text(page), "checkout down", "port htpp is none", "no endpoint clients are refused",
+	expect(t, "one without endpoints", text(page), "checkout down", "port htpp is none", "no endpoint for new connections",
 		"There are no endpoints.")
 	page = w.page(t, "/service?namespace=kube-system&name=kube-dns")
 	expect(t, "one of two ports", text(page), "dns UDP IPv4 10.96.0.12:80", "dns-tcp TCP IPv4 10.96.0.12:80")

@@ -160,7 +160,7 @@ func endpointBoxes(of *port, endpoints []api.Endpoint) (out []joined) {
 	switch more := of.Service.Endpoints - len(out); {
 	case len(out) == 0:
 		b := joined{box: box{X: endpointAt, Width: endpointWide, Class: "down"}, edge: "none"}
-		b.say("no endpoint", "clients are refused", 36)
+		b.say("no endpoint", "for new connections", 36)
 		out = append(out, b)
 	case more > 0:
 		b := joined{box: box{X: endpointAt, Width: endpointWide, Class: "more"}, edge: "none"}
