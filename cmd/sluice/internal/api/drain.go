@@ -82,7 +82,8 @@ func (w Writer) drain(r *http.Request) (any, error) {
 	case errors.Is(err, agent.ErrNoEndpoint):
 		return nil, w.noEndpoint(&d, &one)
 	case errors.Is(err, agent.ErrNotDrained):
-		return nil, &Error{http.StatusNotFound, fmt.Sprintf("%s is not drained: undo a drain by its own words, as sluice drain lists them", one.text())}
+		return nil, &Error{http.StatusNotFound,
+			one.text() + " is not drained: undo a drain by its own words, as sluice drain lists them"}
 	case err != nil:
 		return nil, err
 	}

@@ -30,8 +30,9 @@
 // may differ: a record carries its length, so that a reader skips fields that it does not know and takes zero for
 // missing ones (codec.record).
 //
-// Connections and flows have an encoding of their own, since during the pause a general one costs ten times as much; the rest is JSON. The socket lies in a directory that no other user may
-// write to, and both sides trust only root and their own user (SO_PEERCRED).
+// Connections and flows have an encoding of their own, since during the pause a general one
+// costs ten times as much; the rest is JSON. The socket lies in a directory that no other user
+// may write to, and both sides trust only root and their own user (SO_PEERCRED).
 //
 // Each process has a clock of its own, so every time on it crosses as host time (codec.instant).
 //

@@ -23,7 +23,8 @@ func (s *servicePage) html(w *writer, _ *frame) {
 	if len(s.Charts) > 0 {
 		w.charts(s.Charts)
 	} else {
-		w.put("<p class=\"note\">There are no charts of this Service: the Services with the most traffic have them.</p>\n")
+		w.put("<p class=\"note\">There are no charts of this Service: Services with the most traffic have " +
+			"them.</p>\n")
 	}
 	w.put(`<section aria-labelledby="where"><h2 id="where">Where a connection goes</h2>`)
 	for i := range s.Ports {
