@@ -46,7 +46,6 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 # What the VM runs: the packages whose tests need what its kernel has. Interpreted, a second of computing takes ten, so that
 # tests are short, and what another kernel shows as well is not run there.
 VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
-VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestDrainInKernel|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
 # time leave two cores time to spare. The packages ALONE count the milliseconds that traffic
@@ -72,30 +71,14 @@ RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/test
 	-e '/kernelmodes\(/[^q]\|$$\)' -e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ \
 	-e /internal/policies -e /internal/explain -e /internal/reference)
 
-# Models and parsers in those packages in which one goroutine does it all; they run without the race detector only.
-RACE_NOT  = TestOutlierModel|TestRandomTablesAgainstModel|TestMirror|TestLoopsOfChangesAgainstWhole
-RACE_NOT += TestHashesAgreeAmongNodes|TestTableAgainstModel|TestRandomChanges|TestRandomAddresses|TestMovesLeaveNoGap
-RACE_NOT += TestConflictsAtRandom|TestHostileFiles|TestQuantities|TestReportsAreBounded|FuzzLoad
+# Tests say themselves in which runs they are: internal/testbed/marks.go has the marks.
+E2E_TESTS  = cmd/sluice/internal/e2e
+RACE_TESTS = ^($(shell .ci/marked Race $(E2E_TESTS)))$$
+RACE_NOT   = ^($(shell .ci/marked Sequential $(shell go list -f '{{.Dir}}' $(RACE_PACKAGES))))$$
+VM_TESTS  ?= ^($(shell .ci/marked VM $(E2E_TESTS)))$$/^(ipvs.*)?$$
 
-# The end-to-end tests in which the program's goroutines meet: hand-overs, changes, stops, limits and questions
-# to its API, all while there is traffic. In the others they do the same one after the other, or write rules;
-# those run without the race detector only. TestSystemd could not: its sandbox refuses personality(2).
-RACE_PROGRAM  = TestSoak|TestAttacks|TestMove|TestChurn|TestThreeHundredConnections|TestThousandClients|TestUDPFlood
-RACE_PROGRAM += TestEndpointGoesUnderTraffic|TestChangesUnderLoad|TestSlowEndpoint|TestOutlierEjection|TestActiveChecks
-RACE_PROGRAM += TestFewDescriptors|TestPostgreSQL|TestSeeInside|TestLiveManifests|TestMinSyncPeriod|TestStop|TestSCTP
-RACE_PROGRAM += TestExitRefusesNothing|TestUpgrade|TestUpgradesUnderLoad|TestWaysToUpgrade|TestUpgradeGoesOn|TestHold
-RACE_PROGRAM += TestEveryStep|TestKilledSuccessors|TestTakeOverBySocket|TestOffloadedGoesOn|TestEjectionsCross
-RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade
-RACE_PROGRAM += TestQueue|TestQueueKilled|TestQueueFollows|TestQueueLimits|TestProcess1HandsOver|TestAccessLog
-RACE_PROGRAM += TestNumbersAgree|TestFlowsAgree|TestDrain|TestWatch|TestAuto|TestKernelSeenFirst
-RACE_PROGRAM += TestSuccessorsAtOnce|TestPROXYIsRead
-RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
-
-# Those of them that count milliseconds or memory, or do less with the race detector (-short). They always run without it,
-# too; the others, which want the same of the program in either run, do so in make test, and with it only in make verify.
-RACE_TWICE  = TestMove TestChurn TestThousandClients TestFewDescriptors TestUpgradesUnderLoad TestEveryStep
-RACE_TWICE += TestKilledSuccessors TestTakeOverBySocket TestIdleConnectionsCross TestSCTPUpgrade
-RACE_ONCE   = $(filter-out $(RACE_TWICE),$(subst |, ,$(RACE_PROGRAM)))
+# What make verify runs with the race detector only.
+RACE_ONCE  = $(filter-out $(subst |, ,$(shell .ci/marked Timed $(E2E_TESTS))),$(subst |, ,$(shell .ci/marked Race $(E2E_TESTS))))
 
 # Set by make verify: tests of the whole program that have run already.
 HAVE_RUN =
@@ -326,7 +309,7 @@ race-packages race-program: GOTEST_ENV = CGO_ENABLED=1
 
 race-packages: deps build ## those of them that are about single packages
 	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null
-	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m -skip '^($(subst $() ,|,$(RACE_NOT)))$$')
+	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m -skip '$(RACE_NOT)')
 
 race-program: deps build ## those of them that are about the whole program
 	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 func addr(i int) Key { return KeyOf(netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})) }
@@ -64,6 +66,7 @@ func contents(t *Table[Key, int]) []memory {
 }
 
 func TestTableAgainstModel(t *testing.T) {
+	testbed.Sequential(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // everyScheduler is one of each kind.
@@ -388,6 +390,7 @@ func TestFailedConnectCosts(t *testing.T) {
 
 // Nodes with other seeds and other orders of backends send a client to the same one.
 func TestHashesAgreeAmongNodes(t *testing.T) {
+	testbed.Sequential(t)
 	for _, scheduler := range []string{"sh", "maglev", "sh,sh-port", "mh,mh-port"} {
 		for _, weights := range [][]int{ones(10), {1, 2, 3, 4, 0, 100}} {
 			one, other := &Balancer{Seed: 1}, &Balancer{Seed: 2}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // loopNode has an address of its own, and serves node ports at all.
@@ -116,6 +118,7 @@ func TestLoopIsNotPicked(t *testing.T) {
 
 // However a table comes about, the same is left out.
 func TestLoopsOfChangesAgainstWhole(t *testing.T) {
+	testbed.Sequential(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	addr := func() string { return fmt.Sprintf("10.96.0.%d:%d", r.IntN(12), 80+r.IntN(2)) }
 	table := new(Table)

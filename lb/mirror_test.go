@@ -4,11 +4,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestMirror folds random deltas, whole ones among them, and compares what there is and
 // what has changed with the lists that they are made from.
 func TestMirror(t *testing.T) {
+	testbed.Sequential(t)
 	r := rand.New(rand.NewPCG(3, 0))
 	var m Mirror
 	was, now := map[ID]*Service{}, map[ID]*Service{}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 var errRefused = errors.New("refused")
@@ -326,6 +328,7 @@ func (m *outlierModel) ring() []netip.AddrPort {
 
 // TestOutlierModel: for thousands of random histories the model agrees.
 func TestOutlierModel(t *testing.T) {
+	testbed.Sequential(t)
 	histories := 10000
 	if testing.Short() {
 		histories = 500

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // both returns a service at everyAddress with one backend that is local, 1, and one
@@ -284,6 +286,7 @@ func TestAddressChangeDisturbsNothing(t *testing.T) {
 
 // However tables change, each address gives exactly what a model says.
 func TestRandomTablesAgainstModel(t *testing.T) {
+	testbed.Sequential(t)
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	chance := func(percent int) bool { return rng.IntN(100) < percent }

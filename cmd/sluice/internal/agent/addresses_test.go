@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/lists"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -115,6 +116,7 @@ func TestHeldIsNotLocal(t *testing.T) {
 
 // TestRandomAddresses is TestRandomChanges without steering.
 func TestRandomAddresses(t *testing.T) {
+	testbed.Sequential(t)
 	r := seeded(t)
 	a, k, h := direct(t)
 	for range 3000 {

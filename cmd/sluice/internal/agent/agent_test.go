@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/sluice-lb/sluice/internal/lists"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -282,6 +283,7 @@ func TestOrder(t *testing.T) {
 // TestRandomChanges walks through random sets of Services, in which addresses
 // move between Services and steering fails now and then; kernel.check is the test.
 func TestRandomChanges(t *testing.T) {
+	testbed.Sequential(t)
 	r := seeded(t)
 	a, k := newAgent(t)
 	for range 3000 {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-lb/sluice/internal/lists"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -184,6 +185,7 @@ func TestForwarding(t *testing.T) {
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
 // each address that was served, and will be, is served on some path.
 func TestMovesLeaveNoGap(t *testing.T) {
+	testbed.Sequential(t)
 	r := seeded(t)
 	a, k, ipt, ipvs := withEngines(t)
 	steady := make(map[lb.Frontend]bool) // served before and after

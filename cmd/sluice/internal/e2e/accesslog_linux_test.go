@@ -104,6 +104,7 @@ func (a accessLog) reasons(open func(string) *testbed.Talker, ready func()) {
 // TestAccessLog: each connection and flow is logged once when it ends, with what its client knows of it and how it has
 // ended, also if another process had accepted it.
 func TestAccessLog(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 2})
 	a := accessLog{l, filepath.Join(t.TempDir(), "access.log")}

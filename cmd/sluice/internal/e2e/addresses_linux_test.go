@@ -90,6 +90,7 @@ func TestAddressesLiveChange(t *testing.T) {
 // TestAddressesAfterCrash: SIGKILL and a start with other Services leave no address over
 // and lose none; --cleanup removes all.
 func TestAddressesAfterCrash(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1}).WinUserspace()
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))

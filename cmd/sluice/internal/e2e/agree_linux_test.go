@@ -73,6 +73,7 @@ func (l looker) handOverTwice(args []string, passThrough func()) {
 // TestNumbersAgree: after a load of many clients over two hand-overs the status, the page, the metrics, the access log
 // and the clients count the same connections and bytes.
 func TestNumbersAgree(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}
@@ -249,6 +250,7 @@ func (n *tally) flow(c testbed.UDPClient, datagrams int) error {
 
 // TestFlowsAgree is TestNumbersAgree for UDP: a flow is what comes from one port, while it is not idle for long.
 func TestFlowsAgree(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}

@@ -139,6 +139,7 @@ func (a *asking) ask() error {
 // a third endpoint refuses each connection that is tried there, through a hand-over, at any moment of it, and on a
 // connection that was there before. A server that speaks first is not kept waiting. Identifiers are never the same.
 func TestPROXYIsRead(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 3})
 	run(t, l.Pods[0], haproxyConfig, "haproxy", "-db", "-f")

@@ -142,6 +142,7 @@ const (
 // connection or a datagram, also from and to a path by its name. At each step everything that shows a path says which
 // one and why. A hand-over and a start decide the same, and nothing moves.
 func TestAuto(t *testing.T) {
+	testbed.Race(t)
 	a := newAutomatic(t, time.Second)
 	a.begin()
 	end := sync.OnceFunc(func() { close(a.stop); a.load.Wait() })

@@ -158,6 +158,7 @@ func dbManifest(annotations string, primary *testbed.Host) []string {
 // change of the primary its clients are reset at once, or after a time, as the Service requests; an idle timeout ends
 // what is idle and nothing else.
 func TestPostgreSQL(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	const limit = 20
 	l := lab.New(t, testbed.Config{Pods: 2})

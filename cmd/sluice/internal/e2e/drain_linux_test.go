@@ -33,6 +33,7 @@ func (l looker) endpointOf(pod int) api.Endpoint {
 // TestDrain: an operator drains an endpoint: new connections go elsewhere, open ones stay, also after a hand-over,
 // until a deadline; and it is undone. It needs the socket, and force for the last endpoint.
 func TestDrain(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{}), filepath.Join(run, "api.sock")}
@@ -145,6 +146,7 @@ func TestDrain(t *testing.T) {
 // TestDrainInKernel: endpoints that are drained, by the node that they run on, get no connections by the kernel's
 // rules; at a deadline the connections that they have end, and those of others go on.
 func TestDrainInKernel(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {

@@ -79,6 +79,7 @@ func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered f
 // TestAskedTooEarly: who asks for a Service before it is there gets it by the next SYN
 // that is sent again, though conntrack knows the connection as one to nowhere by then.
 func TestAskedTooEarly(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
@@ -172,6 +173,7 @@ func sendINIT(c *net.IPConn, addr netip.AddrPort) (bool, error) {
 // TestSCTPAskedTooEarly is TestAskedTooEarly by SCTP. The kernel forgets an INIT that nobody
 // answers after some seconds by itself; here it does not.
 func TestSCTPAskedTooEarly(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "iptables"} {
 		t.Run(mode, func(t *testing.T) {

@@ -161,6 +161,7 @@ func (v *visitors) exchange(from *testbed.Host, addr string, answered func()) {
 // after its end, and some time later. No client is refused, and no UDP client has no answer for long, until ten
 // seconds after the replacement has started.
 func TestExitRefusesNothing(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel() // most of the time it waits
 	for _, when := range []string{"at once", "at once by the handover socket", "after the end", "later"} {
 		t.Run(when, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // TestUDPFlood: while spoofed sources ask two Services for more flows than there are places, TCP is served, flows in
 // use lose nothing, and the node's own programs find ports.
 func TestUDPFlood(t *testing.T) {
+	testbed.Race(t)
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
 	l.ServeDNS()

@@ -143,6 +143,7 @@ func TestLateAddresses(t *testing.T) {
 // TestHealthCheckPort: a load balancer reaches the health checks of Services past a
 // firewall on the node that lets in nothing, on each data path.
 func TestHealthCheckPort(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {

@@ -54,6 +54,7 @@ func (l looker) webPort() api.Service {
 // TestSeeInside: every command shows what a client has done, with numbers that agree, and after a hand-over too; what
 // is changed is in the events and in the log, once.
 func TestSeeInside(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{}), filepath.Join(run, "api.sock")}

@@ -314,6 +314,7 @@ func TestKernelSeenUncounted(t *testing.T) {
 // TestKernelSeenFirst: the very first connection is logged that the kernel forwards. Its client tries from before the
 // program starts, faster than the program looks at what it has applied.
 func TestKernelSeenFirst(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	k := prepareKernelSeen(t, "nftables")
 	first := make(chan net.Conn, 1)

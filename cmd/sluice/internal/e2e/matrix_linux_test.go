@@ -266,6 +266,7 @@ func expectedDirect(k kind, from origin, policy string, e endpoints, protocol st
 
 // TestMatrix holds for each data path.
 func TestMatrix(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs", "winuserspace"} {
 		t.Run(mode, func(t *testing.T) { testMatrix(t, mode, "") })

@@ -19,6 +19,7 @@ func TestMoveAffinity(t *testing.T) {
 
 // TestMoveAffinityIPVS has it stay on the way from ipvs to the others.
 func TestMoveAffinityIPVS(t *testing.T) {
+	testbed.VM(t)
 	lab.NeedMode(t, "ipvs")
 	testMoveAffinity(t, "nftables", "ipvs", "nftables", "ipvs", "iptables", "ipvs", "userspace", "iptables")
 }

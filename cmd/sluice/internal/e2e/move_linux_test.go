@@ -40,6 +40,8 @@ type moving struct {
 // connection is refused, reset or corrupted, and no UDP exchange goes unanswered for
 // more than 100 ms.
 func TestMove(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	moves := 100
 	if testing.Short() {
 		moves = 30
@@ -49,6 +51,7 @@ func TestMove(t *testing.T) {
 
 // TestMoveIPVS moves them from ipvs to each of the others and back, in a VM.
 func TestMoveIPVS(t *testing.T) {
+	testbed.VM(t)
 	lab.NeedMode(t, "ipvs")
 	moves := 100
 	if testing.Short() {

@@ -21,6 +21,7 @@ import (
 // TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in
 // one that has rules of others.
 func TestCleanupLeavesNothing(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
 		for _, foreign := range []bool{true, false} {
@@ -91,6 +92,7 @@ func TestRestartAfterCrash(t *testing.T) {
 // TestStop: SIGTERM lets an open connection go on, and new ones are refused where --on-exit says so, forwarded by the
 // kernel, or accepted while others drain if it forwards nothing.
 func TestStop(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	for _, how := range []string{"refuse", "offload", "accept"} {
 		t.Run(how, func(t *testing.T) {
@@ -170,6 +172,7 @@ func TestDrainTimeoutAndSecondSignal(t *testing.T) {
 
 // TestLiveManifests: changes come into force, broken files do not, and are named.
 func TestLiveManifests(t *testing.T) {
+	testbed.Race(t)
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
 	l.Start()

@@ -14,6 +14,7 @@ import (
 // TestOutlierEjection: of three endpoints one drops off the net. After five failed dials none of 1,000 requests waits
 // for it; it returns when it is there again; and with all of them gone none is ejected for it.
 func TestOutlierEjection(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
@@ -83,6 +84,7 @@ func TestOutlierEjection(t *testing.T) {
 // TestActiveChecks: an endpoint that fails the check of its Service gets no connections, in user space and in the
 // kernel, until it passes.
 func TestActiveChecks(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()

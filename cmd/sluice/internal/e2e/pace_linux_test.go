@@ -13,6 +13,8 @@ import (
 // follow wait and come together, and other endpoints of a Service wait only where the
 // kernel forwards it.
 func TestMinSyncPeriod(t *testing.T) {
+	testbed.Race(t)
+	testbed.VM(t)
 	t.Parallel()
 	const period = 8 * time.Second
 	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs"} {

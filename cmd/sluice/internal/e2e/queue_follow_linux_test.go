@@ -13,6 +13,7 @@ import (
 // TestQueueFollows: on data path queue least connections counts what the kernel forwards, also what was open before a
 // hand-over, and an endpoint that refuses is ejected.
 func TestQueueFollows(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}

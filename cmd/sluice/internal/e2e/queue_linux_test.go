@@ -33,6 +33,7 @@ func queued(l *lab.Lab, s lab.Movable) {
 // TCP and UDP; SCTP gets there, too. Nothing is relayed. It stays so after a stop and another start, and clients with
 // affinity stay where they were meanwhile.
 func TestQueue(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	ends := testbed.NewSCTPEnds(t)
 	l := lab.New(t, testbed.Config{Pods: 3})
@@ -116,6 +117,7 @@ func TestQueue(t *testing.T) {
 // by the kernel's choice; the next start chooses again. No connection fails, and only a SYN that was with the program
 // is sent again.
 func TestQueueKilled(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.Mode = "queue"
@@ -193,6 +195,7 @@ func TestQueueKilled(t *testing.T) {
 // TestQueueLimits: a Service that requests a limit leaves data path queue for user space, where the limit holds; one
 // that names the path stays there, without the limit.
 func TestQueueLimits(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.Mode = "queue"

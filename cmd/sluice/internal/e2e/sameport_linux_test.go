@@ -18,6 +18,7 @@ import (
 // asks from the same port of its own. Both are steered to one port of the proxy, where only
 // the source port that netfilter gives the second one tells them apart.
 func TestSamePort(t *testing.T) {
+	testbed.VM(t)
 	l := lab.New(t, testbed.Config{})
 	for _, pod := range l.Pods {
 		testbed.Keep(t)(pod.WhoTCP(":8080"))

@@ -120,6 +120,7 @@ func askAll(l *lab.Lab, clients, requests int, sent func()) (answers map[string]
 // TestSlowEndpoint: one of five endpoints answers when the others have answered 1,000 times. By least connections, the
 // better of two and peak EWMA fewer than one client in 50 waits for it; in turns it would be one in five.
 func TestSlowEndpoint(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	const requests = 2000
 	for _, scheduler := range []string{"lc", "p2c", "ewma"} {
@@ -179,6 +180,7 @@ var harmless = []string{
 // TestChangesUnderLoad: 100 changes of the algorithm, the weights and other policies, and three upgrades between them,
 // lose neither connections that are there nor new ones.
 func TestChangesUnderLoad(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeEcho()

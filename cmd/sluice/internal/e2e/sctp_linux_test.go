@@ -58,6 +58,8 @@ func refusedSCTP(from *testbed.Host, addr netip.AddrPort) error {
 
 // Every kind of address of an SCTP Service is served, and refuses without endpoints.
 func TestSCTP(t *testing.T) {
+	testbed.Race(t)
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "winuserspace"} {
 		t.Run(mode, func(t *testing.T) { testSCTP(t, mode) })
@@ -135,6 +137,7 @@ func testSCTP(t *testing.T, mode string) {
 
 // TestSCTPEndpointDies: a client reaches the next endpoint from the same port on every path.
 func TestSCTPEndpointDies(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "queue", "nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
@@ -163,6 +166,7 @@ func TestSCTPEndpointDies(t *testing.T) {
 
 // An engine that cannot be had ends the start, and says why.
 func TestSCTPEngineForced(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	ends := testbed.NewSCTPEnds(t)
 	other, why := "socket", "use SCTP sockets: the kernel has no SCTP"

@@ -293,6 +293,7 @@ func TestNothingIsDisturbed(t *testing.T) {
 // TestRulesAreRepaired: whatever others do to our rules is found and put right
 // within a sync period, and counted; what is theirs stays.
 func TestRulesAreRepaired(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	ours := []string{
 		"iptables -t nat -F",

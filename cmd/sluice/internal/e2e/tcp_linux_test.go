@@ -21,6 +21,7 @@ import (
 
 // TestThreeHundredConnections: exact turns, from wherever a client is.
 func TestThreeHundredConnections(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
@@ -205,6 +206,8 @@ func TestNoEndpoints(t *testing.T) {
 
 // TestChurn: 1,000 endpoints come and go while clients connect; no connection fails.
 func TestChurn(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	rounds, ports := 40, 334
 	if testing.Short() {
 		rounds, ports = 8, 50
@@ -280,6 +283,8 @@ func TestChurn(t *testing.T) {
 // TestFewDescriptors: 500 clients of a program with 64 descriptors. Those that fit
 // are served, the others wait, and all are served in the end.
 func TestFewDescriptors(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.ServeEcho()

@@ -16,6 +16,8 @@ import (
 // TestThousandClients: 1,000 clients at once, each answered by one endpoint while
 // it is active, all endpoints used alike, and free to move after the idle timeout.
 func TestThousandClients(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	clients := 1000
 	if testing.Short() {
 		clients = 200
@@ -102,6 +104,7 @@ func TestLargestDatagram(t *testing.T) {
 // TestEndpointGoesUnderTraffic: the flows of an endpoint that is taken out of the
 // manifest go on elsewhere, without a pause that a client would call an outage.
 func TestEndpointGoesUnderTraffic(t *testing.T) {
+	testbed.Race(t)
 	l := lab.New(t, testbed.Config{})
 	l.ServeDNS()
 	l.Start("--udp-timeout", "1h") // nothing but the removal moves a flow

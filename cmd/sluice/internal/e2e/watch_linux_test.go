@@ -16,6 +16,7 @@ import (
 // TestWatch: sluice watch has every event once and in order, also of the process that takes over, and an interrupt ends
 // it well.
 func TestWatch(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{}), filepath.Join(run, "api.sock")}

@@ -10,11 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // FuzzLoad loads arbitrary files: no panic, no hang, each problem on a line of
 // the file, and the same answer again from the documents that are remembered.
 func FuzzLoad(f *testing.F) {
+	testbed.Sequential(f)
 	for _, text := range []string{
 		service("web", "10.96.0.1") + "---\n" + slice("web", "10.0.0.1"),
 		"kind: List\napiVersion: v1\nitems: [&a {kind: Service, apiVersion: v1}, *a]\n",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/internal/lists"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // served lists the cluster IP of each Service in force: "a=10.96.0.1 b=...".
@@ -358,6 +359,7 @@ func TestNodes(t *testing.T) {
 // is in force never contradicts itself, each file is in force as a whole, old or
 // new, and a set of files without contradictions is in force as it stands.
 func TestConflictsAtRandom(t *testing.T) {
+	testbed.Sequential(t)
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		l := Loader{loaded: true}

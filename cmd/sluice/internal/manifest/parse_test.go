@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // parseText parses the text of a file of the given name.
@@ -327,6 +329,7 @@ spec: {type: LoadBalancer, clusterIP: 10.96.0.2, ports: [{port: 80}]}
 // with a reason. The bounds make these quick; without them the test would not
 // end.
 func TestHostileFiles(t *testing.T) {
+	testbed.Sequential(t)
 	var bomb strings.Builder
 	bomb.WriteString("apiVersion: v1\nkind: Service\nmetadata: {name: x, managedFields: [{fieldsV1: {a: &a0 [x]")
 	for i := 1; i < 40; i++ {
@@ -374,6 +377,7 @@ func TestHostileFiles(t *testing.T) {
 // TestQuantities: those of a Node are not read, since the library takes hours for
 // some of them.
 func TestQuantities(t *testing.T) {
+	testbed.Sequential(t)
 	for _, text := range []string{"1e-2000000000", strings.Repeat("1", 10<<20), "four"} {
 		v := parseText("a.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: x}\nstatus: {capacity: {cpu: \""+text+"\"}, allocatable: {cpu: \""+text+"\"}}\n")
 		if len(v.problems) > 0 || len(v.objects) != 1 {
@@ -383,6 +387,7 @@ func TestQuantities(t *testing.T) {
 }
 
 func TestReportsAreBounded(t *testing.T) {
+	testbed.Sequential(t)
 	var text strings.Builder
 	for i := range 3 * maxReports {
 		fmt.Fprintf(&text, "---\nnot an object %d\n", i)

@@ -131,6 +131,8 @@ func TestUpgradeWithoutDescriptors(t *testing.T) {
 // TestKilledSuccessors: a successor is killed at any moment; either it never had anything,
 // or it has it all.
 func TestKilledSuccessors(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	t.Parallel()
 	rounds := 12
 	if testing.Short() {
@@ -202,6 +204,7 @@ func childOf(pid int) int {
 
 // TestUpgradeGoesOn: turns and affinity go on exactly where they were.
 func TestUpgradeGoesOn(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{Clients: 2})
 	n.ServeWeb()

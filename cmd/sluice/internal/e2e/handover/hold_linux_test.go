@@ -13,6 +13,7 @@ import (
 // TestHold: clients of a Service at zero wait, also over an upgrade, and are served when it has an endpoint; one more
 // than may wait is refused, as all were before the Service requested it.
 func TestHold(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	const most = 200
 	l := newLine(t, testbed.Config{})

@@ -103,6 +103,7 @@ func (n *line) mustUpgrade() {
 }
 
 func TestUpgrade(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.ServeWeb()
@@ -126,6 +127,7 @@ func TestUpgrade(t *testing.T) {
 // TestWaysToUpgrade: signals and a changed file of --config do it too, with what they find
 // on the disk.
 func TestWaysToUpgrade(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeEcho()
@@ -184,6 +186,8 @@ func TestCleanupOnExit(t *testing.T) {
 // TestOffloadedGoesOn: Services that the kernel forwards do not notice an upgrade either,
 // and are not touched by it.
 func TestOffloadedGoesOn(t *testing.T) {
+	testbed.Race(t)
+	testbed.VM(t)
 	for _, mode := range []string{"queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			lab.NeedMode(t, mode)
@@ -230,6 +234,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 
 // TestEjectionsCross: an endpoint that is ejected stays so after an upgrade, without another failure, and returns.
 func TestEjectionsCross(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.ServeWeb()
@@ -263,6 +268,7 @@ func TestEjectionsCross(t *testing.T) {
 // TestBindAddressChanges: after an upgrade by which proxy ports listen elsewhere, every
 // Service is served as after a start, and nothing listens where it did before.
 func TestBindAddressChanges(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.ServeWeb()
@@ -321,6 +327,7 @@ func TestBindAddressChanges(t *testing.T) {
 // TestPortRangeChanges: UDP flows go on, with their endpoints, when the proxy ports that their packets are sent to
 // change. What is under way at that moment may be lost.
 func TestPortRangeChanges(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	const flows = 10
 	n := newLine(t, testbed.Config{})

@@ -510,6 +510,9 @@ func (n *line) freezes() {
 
 // TestUpgradesUnderLoad: nobody notices, whichever data path they are on.
 func TestUpgradesUnderLoad(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
+	testbed.VM(t)
 	times, part, speed := amount()
 	here, elsewhere := burdens(part, speed)
 	n := newLine(t, testbed.Config{})
@@ -588,6 +591,8 @@ func wait(d time.Duration) {
 // TestIdleConnectionsCross: many connections with nothing to do; how long they stand
 // still is written down, and whether they work afterwards is tested.
 func TestIdleConnectionsCross(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	count := *idle
 	if testing.Short() {
 		count = 500

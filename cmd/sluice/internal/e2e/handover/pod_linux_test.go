@@ -65,6 +65,8 @@ func buildProgram(t *testing.T, dir, version string) string {
 // TestTakeOverBySocket: a container takes over, under load, from one with another root,
 // another program, and other processes, through the socket in a folder that both see.
 func TestTakeOverBySocket(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.Lab)
 	sig := n.newAssoc()

@@ -135,6 +135,7 @@ func (n *line) errorsSince(lead int) (lines []string) {
 // under load, and process 1 stays; a configuration that does not start changes nothing, and is
 // reported in one line.
 func TestProcess1HandsOver(t *testing.T) {
+	testbed.Race(t)
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.Lab)
 	sig := n.newAssoc()

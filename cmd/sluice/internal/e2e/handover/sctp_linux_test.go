@@ -17,6 +17,9 @@ import (
 // Upgrades lose no association, no message and no client that is about to come, and the
 // engine is the same afterwards.
 func TestSCTPUpgrade(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
+	testbed.VM(t)
 	t.Parallel()
 	ends := testbed.NewSCTPEnds(t)
 	upgrades := 4

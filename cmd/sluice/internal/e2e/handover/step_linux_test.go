@@ -252,6 +252,8 @@ func (a *assoc) close() {
 // on, unless the one that had it was killed, and then it ends; so does an association of
 // SCTP.
 func TestEveryStep(t *testing.T) {
+	testbed.Race(t)
+	testbed.Timed(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeEcho()

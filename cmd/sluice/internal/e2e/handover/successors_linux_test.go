@@ -11,6 +11,7 @@ import (
 // TestSuccessorsAtOnce: of processes that come while another takes over each takes over in its turn, from whichever has
 // everything then. One is left, with the connection that the first one had.
 func TestSuccessorsAtOnce(t *testing.T) {
+	testbed.Race(t)
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeEcho()

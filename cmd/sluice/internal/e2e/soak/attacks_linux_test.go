@@ -250,6 +250,7 @@ func pause(ctx context.Context, d time.Duration) {
 // TestAttacks: whatever one tenant does, no client of the others sees an error or waits for longer than patience, the
 // share that bites is counted, and a Service that comes meanwhile is served.
 func TestAttacks(t *testing.T) {
+	testbed.Race(t)
 	for _, atk := range attacks {
 		t.Run(strings.ReplaceAll(atk.name, " ", "_"), func(t *testing.T) {
 			s := newStage(t)

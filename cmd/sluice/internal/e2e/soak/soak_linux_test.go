@@ -52,6 +52,7 @@ type row struct {
 // TestSoak runs everything at once for as long as asked: traffic of all protocols, endpoints that change each second,
 // Services that come and go, or move between data paths, an upgrade and an attack in each row.
 func TestSoak(t *testing.T) {
+	testbed.Race(t)
 	p := planned()
 	s := newStage(t)
 	s.start()
