@@ -10,21 +10,23 @@
 // nftables. So the end of the process stops no flow, and Close loses no packet. Only flows whose
 // first packet is in a queue when the process is killed have to send it again.
 //
-// Conntrack's events say what becomes of a flow: it is in flight at its endpoint until both ends have closed, it was
-// reset, or its entry has gone. Where that does not matter (lb.Policies.CountsInFlight) a flow of UDP is not in flight,
-// and a connection of TCP is until it is answered; conntrack's table says what is open there. An endpoint that resets
-// the first packet of a connection, or has not answered it in 250 ms, has failed. In the second case the entry is
-// deleted, if there is another endpoint, so that the client's next SYN is asked about again. The kernel says whose
-// reset it was only if it counts packets (net.netfilter.nf_conntrack_acct): else each client is believed once in an
-// interval (see package lb), and so is one that meets silence, unless the Service has answered it a moment ago: a
-// policy of the network may be silent to it everywhere. One Service, or one client, has a share only of the flows
-// that are known (package shares). Where the kernel has no events ([Server.Cannot]) flows are not in flight: least
-// connections takes turns.
+// Conntrack's events say what happens to a flow (flow_linux.go has the states). It is in flight at its endpoint until
+// both ends have closed, it is reset, or its entry goes. Without a policy that counts (lb.Policies.CountsInFlight) a UDP
+// flow is not in flight, and a TCP connection is until it is answered; conntrack's table has what is open there.
 //
-// What has to wait or to be admitted is user space: here are neither limits nor queues of clients.
+// An endpoint fails that resets the first packet of a connection, or does not answer it within 250 ms. In the second
+// case the entry is deleted if there is another endpoint, so that the client's next SYN is asked about. Whose reset it
+// was, the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct). Without counts each client is
+// believed once in an interval (package lb), and so is a client that meets silence, unless the Service has answered it
+// within 10 s: a NetworkPolicy may drop its packets everywhere.
 //
-// A packet in the midst of a connection that conntrack does not know goes where the connection did, or a new one would,
-// and says nothing of its endpoint: else a client could have endpoints ejected that reset such packets.
+// One Service, or one client, has a share of the flows that are known (package shares). Where the kernel has no events
+// ([Server.Cannot]) flows are not in flight, and least connections takes turns.
+//
+// There are neither limits nor queues of clients: they need user space.
+//
+// A packet of a connection that conntrack does not know goes where the connection did, if the connection is followed,
+// and else where a new one would. It says nothing of its endpoint: else a client could have endpoints ejected.
 //
 // Clients with affinity are not known to the kernel's rules until they are passed on at a stop
 // (Engine.Remember of kernelmodes/nftables); those of a process that is killed are chosen for anew.

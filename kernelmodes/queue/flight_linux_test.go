@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
@@ -128,4 +129,56 @@ func answerers(t *testing.T, c net.Conn, answers int) map[string]bool {
 		who[name] = true
 	}
 	return who
+}
+
+// TestFewEvents: without a policy that counts connections in flight, conntrack reports only that connections are
+// answered, and nothing is kept of them. With such a policy open connections are found, and followed to their end.
+func TestFewEvents(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(lab.Family(v6), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, testbed.Config{Pods: 3})
+			s := n.echoing(lb.TCP, v6, lb.Policies{})
+			n.Sync(s)
+			if !n.Verify() {
+				t.Error("Verify finds something out of place")
+			}
+			testbed.Check(t, n.following.events.Everything())
+			before := n.Stats().Flows.Events
+			all := n.open(&s, 9)
+			testbed.Eventually(t, "each answer is heard of", func() bool { return n.Stats().Flows.Answered == 9 })
+			for _, c := range all[:3] {
+				testbed.Check(t, c.Close())
+			}
+			testbed.Eventually(t, "three have ended", func() bool { return n.inState(v6, conntrack.TCPTimeWait) == 3 })
+			n.awaits(&s, 0, 0, 0)
+			if got := n.Stats().Flows; got.Events-before != 9 || got.Known != 0 {
+				t.Errorf("%+v, want nine events more than %d, and none known", got, before)
+			}
+			testbed.Check(t, n.following.events.All())
+
+			s.Policies = &lb.Policies{Scheduler: "lc"}
+			n.Sync(s)
+			n.Read()
+			n.awaits(&s, 2, 2, 2)
+			more := n.open(&s, 3)
+			n.awaits(&s, 3, 3, 3)
+			for _, c := range append(more, all[3:]...) {
+				testbed.Check(t, c.Close())
+			}
+			n.awaits(&s, 2, 2, 2) // of the first ones it is not heard
+			n.Read()
+			n.awaits(&s, 0, 0, 0)
+		})
+	}
+}
+
+// inState returns how many connections are in a state.
+func (n *node) inState(v6 bool, state conntrack.State) (count int) {
+	testbed.Check(n.T, n.following.entries.Entries(v6, nil, func(e *conntrack.Entry) {
+		if e.State == state {
+			count++
+		}
+	}))
+	return count
 }

@@ -47,34 +47,6 @@ type flowKey struct {
 	protocol              lb.Protocol
 }
 
-// flow is what is known of one. Times are on the clock of the Balancer.
-type flow struct {
-	choice  lb.Choice // not valid: its endpoint has failed, and what the client sends next is awaited
-	failed  *failed   // nil: no endpoint has
-	since   int64     // when it got its endpoint, or lost it
-	id      uint32    // of conntrack's entry; 0: no answer was seen
-	seen    uint32    // the last reading of conntrack's table that had it
-	missing bool      // conntrack had no entry when it was looked at
-	why     lb.Why    // it has its endpoint
-	patient bool      // there is no other endpoint: it may take as long as it takes
-	again   bool      // one of UDP before it had the same ends, and its end was not heard of
-}
-
-// failed is what a flow has behind it.
-type failed struct {
-	tried    lb.Tried
-	last     netip.AddrPort
-	service  lb.ID
-	attempts int
-}
-
-// add adds the endpoint of a choice.
-func (f *failed) add(c lb.Choice) {
-	f.tried.Add(c)
-	f.last, f.service = c.Backend(), c.Service()
-	f.attempts++
-}
-
 func keyOf(protocol lb.Protocol, client, asked netip.AddrPort) flowKey {
 	return flowKey{client.Addr().As16(), asked.Addr().As16(), client.Port(), asked.Port(), protocol}
 }
@@ -92,20 +64,6 @@ func (k *flowKey) host() (h host) {
 		clear(h[len(h)/2:])
 	}
 	return h
-}
-
-// service returns the Service that a flow is of.
-func (one *flow) service() lb.ID {
-	if !one.choice.Valid() && one.failed != nil {
-		return one.failed.service
-	}
-	return one.choice.Service()
-}
-
-// endsUnheard reports whether no policy goes by what becomes of a flow of UDP.
-func (one *flow) endsUnheard() bool {
-	logs, _ := one.choice.Policies().Logs()
-	return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
 }
 
 // isUDP reports whether an answer is not to be expected within a time.
@@ -181,9 +139,6 @@ func (t *flowTable) look(p *flowPart, g *glance) {
 		notify(t.wake)
 	}
 }
-
-// end gives back what a flow has, which is not in the table any more.
-func (one *flow) end() { one.choice.Done(nil) }
 
 // line has flows in the order in which they are to be looked at.
 type line struct {

@@ -407,14 +407,14 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestStray: a packet in the midst of a connection that conntrack has forgotten goes where the connection did, if
-// that is known, and what becomes of it is held against no endpoint.
+// TestStray: a packet of a connection that conntrack has forgotten goes where the connection did, if the connection is
+// followed, and no endpoint fails by it.
 func TestStray(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: 4})
 	n.Balancer.Outlier = lb.DefaultOutlier
 	testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
-	s := n.echoing(lb.TCP, false, lb.Policies{})
+	s := n.echoing(lb.TCP, false, lb.Policies{Scheduler: "lc"})
 	s.Backends = s.Backends[:3]
 	n.Sync(s)
 	var all [3]*testbed.Talker

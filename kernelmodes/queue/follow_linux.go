@@ -30,13 +30,12 @@ const (
 // following is what follows flows.
 type following struct {
 	flowTable
-	services  services
-	reached   reached
-	answering answering
-	events    *conntrack.Events
-	table     *conntrack.Conn // to read it
-	entries   *conntrack.Conn // to look at single ones, and delete them
-	cannot    error           // why flows are not followed
+	services services
+	reached  reached
+	events   *conntrack.Events
+	table    *conntrack.Conn // to read it
+	entries  *conntrack.Conn // to look at single ones, and delete them
+	cannot   error           // why flows are not followed
 
 	read chan struct{} // has a value when the table is to be read
 	lost chan struct{} // has a value when events were
@@ -164,32 +163,29 @@ func (s *Server) learn(e *conntrack.Entry, gone, found bool, reading uint32) boo
 	p, hash := f.part(&k)
 	p.mu.Lock()
 	one := p.flows.get(&k, hash)
-	if one == nil || !one.choice.Valid() {
+	if one == nil || one.state == retrying {
 		p.mu.Unlock()
-		if gone && one == nil {
-			f.answering.forget(&k)
-		}
 		return one != nil
 	}
-	answered, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
-	before, enough := *one, answered && one.isKnownEnough(&k)
+	replied, ended := e.Status&conntrack.SeenReply != 0, gone || over(e)
+	before, enough := *one, replied && one.isKnownEnough(&k)
 	switch {
 	case ended && !found && !one.endsBy(e, k.isUDP()):
-		if one.again && e.Replies == one.choice.Backend() {
-			one.again = false
+		if one.replaced && e.Replies == one.choice.Backend() {
+			one.replaced = false
 		}
 		p.mu.Unlock()
 		return true
 	case ended, enough:
 		f.remove(p, &k, hash, &before)
 	default:
-		if answered {
-			one.id = e.ID
+		if replied {
+			one.answer(e.ID)
 		}
 		one.seen = cmp.Or(reading, one.seen)
 	}
 	p.mu.Unlock()
-	if answered && before.id == 0 {
+	if replied && before.state != answered {
 		s.answer(&k, &before)
 	}
 	switch {
@@ -199,7 +195,6 @@ func (s *Server) learn(e *conntrack.Entry, gone, found bool, reading uint32) boo
 			_, _ = f.entries.Delete(e)
 		}
 	case enough:
-		f.answering.add(&k, s.engineFor(addrOf(k.client)).Number(before.choice.Backend()))
 		before.end()
 	}
 	return true
@@ -216,10 +211,10 @@ func (one *flow) endsBy(e *conntrack.Entry, udp bool) bool {
 	switch {
 	case e.Replies != one.choice.Backend():
 		return false
-	case one.id != 0 || e.ID == 0:
+	case one.state == answered || e.ID == 0:
 		return one.id == e.ID
 	case udp:
-		return !one.again
+		return !one.replaced
 	}
 	return e.Status&conntrack.SeenReply == 0 // else its answer would have been seen
 }
@@ -250,11 +245,11 @@ func (s *Server) answer(k *flowKey, one *flow) {
 
 // end ends a flow, by what was seen last.
 func (s *Server) end(k *flowKey, one *flow, e *conntrack.Entry) {
-	answered := e.Status&conntrack.SeenReply != 0
+	replied := e.Status&conntrack.SeenReply != 0
 	switch {
-	case k.protocol == lb.TCP && e.State == conntrack.TCPClose && !answered:
+	case k.protocol == lb.TCP && e.State == conntrack.TCPClose && !replied:
 		s.refuse(k, one, e)
-	case k.isUDP() && !answered && one.choice.ExpectsAnswers():
+	case k.isUDP() && !replied && one.choice.ExpectsAnswers():
 		s.following.silent.Add(1)
 		one.choice.NotAnswered(syscall.ETIMEDOUT, addrOf(k.client), s.Now())
 	}

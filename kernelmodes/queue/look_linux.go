@@ -53,7 +53,7 @@ func (s *Server) lookAt(p *flowPart, most int) (n int) {
 		g, one := *due, flow{} // others take the place of both when the part is unlocked
 		_, hash := f.part(&g.flowKey)
 		known := p.flows.get(&g.flowKey, hash)
-		looks := known != nil && known.since == g.since && known.id == 0 && !known.patient
+		looks := known != nil && known.since == g.since && known.isVisited()
 		if looks {
 			one = *known
 		}
@@ -68,7 +68,7 @@ func (s *Server) lookAt(p *flowPart, most int) (n int) {
 // lookAtOne looks at a flow whose endpoint has not answered as far as is known.
 func (s *Server) lookAtOne(g *glance, one *flow) {
 	now, k := s.Now(), &g.flowKey
-	if !one.choice.Valid() {
+	if one.state == retrying {
 		if now-one.since > remembered {
 			s.giveUp(g)
 		} else {
@@ -83,8 +83,8 @@ func (s *Server) lookAtOne(g *glance, one *flow) {
 	client, asked := k.ends()
 	e, there, err := s.following.entries.Find(k.protocol, client, asked)
 	switch {
-	case err != nil, !there && !one.missing: // the event that says why it has gone may not have been read
-		s.lookAgain(g, func(one *flow) { one.missing = err == nil })
+	case err != nil, !there && one.state != missing: // the event that says why it has gone may not have been read
+		s.lookAgain(g, func(one *flow) { one.visited(err != nil) })
 	case !there: // its packet was dropped on this node
 		s.giveUp(g)
 	case e.Status&conntrack.SeenReply != 0:
@@ -143,19 +143,16 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	p, hash := s.following.part(&g.flowKey)
 	p.mu.Lock()
 	one := p.flows.get(&g.flowKey, hash)
-	if one == nil || one.since != g.since || one.id != 0 { // it was answered, or has ended, meanwhile
+	if one == nil || one.since != g.since || one.state == answered { // it was answered, or has ended, meanwhile
 		p.mu.Unlock()
 		next.Done(nil)
 		return
 	}
-	one.choice, one.patient = next, !others
 	if others {
-		if one.failed == nil {
-			one.failed = new(failed)
-		}
-		one.failed.add(choice)
-		one.since = s.Now()
+		one.retry(s.Now())
 		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})
+	} else {
+		one.wait(next)
 	}
 	p.mu.Unlock()
 	s.blame(k, choice)

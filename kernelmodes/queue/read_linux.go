@@ -101,7 +101,7 @@ func (s *Server) readTable() {
 		}
 	}
 	old := begun - int64(youth)
-	s.endAll(func(one *flow) bool { return one.choice.Valid() && one.seen != r.turn && one.since < old })
+	s.endAll(func(one *flow) bool { return one.state != retrying && one.seen != r.turn && one.since < old })
 }
 
 // readEntry takes an entry that was in the table a moment ago.
@@ -114,7 +114,6 @@ func (s *Server) readEntry(e *conntrack.Entry, r *reading) {
 	k := keyOf(e.Protocol, e.Src, e.Dst)
 	s.adopt(&k, e, r.turn)
 	if r.isGone(e.ID) { // meanwhile
-		f.answering.forget(&k)
 		if one, there := f.find(&k); there && one.seen == r.turn {
 			s.giveUp(&glance{flowKey: k, since: one.since})
 		}
@@ -130,12 +129,11 @@ func (s *Server) adopt(k *flowKey, e *conntrack.Entry, turn uint32) {
 		return
 	}
 	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !s.Balancer.CountsInFlight(asked) {
-		s.following.answering.add(k, s.engineFor(addrOf(k.client)).Number(e.Replies))
 		return
 	}
 	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: turn}
 	if e.Status&conntrack.SeenReply != 0 {
-		one.id = e.ID
+		one.answer(e.ID)
 	}
 	if k.isUDP() && one.endsUnheard() {
 		one.end()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -126,7 +125,7 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	}
 	one, known := s.following.take(&k)
 	var before netip.AddrPort
-	if known && one.choice.Valid() { // it has ended, which was not heard yet, and its ports are used again
+	if known && one.state != retrying { // it has ended, which was not heard yet, and its ports are used again
 		before = one.choice.Backend()
 		one.end()
 		one = flow{}
@@ -138,7 +137,7 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 	if number != 0 {
 		s.chosen.Add(1)
 		v.Mark |= number
-		if one.again = k.isUDP() && one.choice.Backend() == before; k.isUDP() && one.endsUnheard() {
+		if one.replaced = k.isUDP() && one.choice.Backend() == before; k.isUDP() && one.endsUnheard() {
 			one.end()
 		} else {
 			s.keep(&k, &one)
@@ -155,18 +154,15 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 }
 
 // stray returns the number of the endpoint of a packet in the midst of a connection that conntrack does not know: its
-// entry has gone, or it took another node before. It goes where its flow did, as far as that is known, and else where a
-// new one would, which may be the same endpoint by hash or affinity. It is not in flight, and what becomes of it says
-// nothing of the endpoint: one that does not know it resets it.
+// entry has gone, or it took another node before. It goes where its flow did while the flow is known, and else where a
+// new one would, which may be the same endpoint by hash or affinity. It is not in flight, and says nothing of the
+// endpoint: an endpoint that does not know the connection resets it.
 func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 	s.strays.Add(1)
-	if one, known := s.following.find(k); known && one.choice.Valid() {
+	if one, known := s.following.find(k); known && one.state != retrying {
 		return s.engine(f).Number(one.choice.Backend())
-	} else if known && one.failed != nil {
+	} else if known {
 		return s.engine(f).Number(one.failed.last)
-	}
-	if number = s.following.answering.of(k); number != 0 && !s.drained(f, number) {
-		return number
 	}
 	choice, err := s.Balancer.Pick(*f)
 	if err != nil {
@@ -175,22 +171,6 @@ func (s *Server) stray(k *flowKey, f *lb.Flow) (number uint32) {
 	number = s.engine(f).Number(choice.Backend())
 	choice.Done(nil)
 	return number
-}
-
-// drained reports whether an operator has ended the connections to the endpoint of a number: of some their entry was
-// deleted unheard.
-func (s *Server) drained(f *lb.Flow, number uint32) bool {
-	drains := s.Balancer.Drains()
-	service, _, ok := s.Balancer.Table().Lookup(f.Frontend)
-	if drains == nil || !ok {
-		return false
-	}
-	i := slices.IndexFunc(service.Backends, func(b lb.Backend) bool { return s.engine(f).Number(b.Addr) == number })
-	if i < 0 {
-		return true
-	}
-	by, drained := drains.Of(service.ID, service.Backends[i].Addr)
-	return drained && by.Deadline != 0 && by.Deadline <= f.Now
 }
 
 // engine returns that of the family of a flow.
@@ -210,11 +190,11 @@ func family(client netip.Addr) int {
 
 // choose chooses an endpoint, of which it returns the number; 0: the kernel does not have it yet.
 func (s *Server) choose(f *lb.Flow, to *flow) (number uint32, err error) {
-	asked := *f
-	asked.Why = &to.why
-	if to.choice, err = s.Balancer.Pick(asked); err != nil {
+	of := *f
+	of.Why = &to.why
+	if to.choice, err = s.Balancer.Pick(of); err != nil {
 		return 0, err
 	}
-	to.since = f.Now
+	to.state, to.since = asked, f.Now
 	return s.engine(f).Number(to.choice.Backend()), nil
 }
