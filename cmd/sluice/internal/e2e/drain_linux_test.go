@@ -95,7 +95,7 @@ func TestDrain(t *testing.T) {
 	}
 	l.run("drain", pods[1])
 	l.fails("drain", "--api-socket", l.socket, pods[2], "no endpoint would be left for new connections to default/web: "+
-		"drain it nevertheless by --force")
+		"--force drains it nevertheless")
 	l.fails("drain", "--api-socket", l.socket, "nonsense", `"nonsense" is no endpoint`)
 	l.fails("drain", "--api-socket", l.socket, pods[2], "--undo", "is not drained")
 	l.run("drain", pods[1], "--undo")
