@@ -110,6 +110,23 @@ func startLoad(ctx context.Context, h *testbed.Host, vip string) (*load, error) 
 	return l, err
 }
 
+// startLoads starts a load on each host. stop, which is never nil, ends those that were started.
+func startLoads(ctx context.Context, vip string, hosts ...*testbed.Host) (all []*load, stop func(), err error) {
+	stop = func() {
+		for _, l := range all {
+			l.stop()
+		}
+	}
+	for _, h := range hosts {
+		l, err := startLoad(ctx, h, vip)
+		if err != nil {
+			return all, stop, err
+		}
+		all = append(all, l)
+	}
+	return all, stop, nil
+}
+
 // Write reads what curl writes.
 func (l *load) Write(p []byte) (int, error) {
 	l.mu.Lock()

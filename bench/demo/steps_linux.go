@@ -124,14 +124,10 @@ func scale(ctx context.Context, r *report, l *lab) error {
 	r.heading("Scaling under load",
 		"Two clients ask without pause while web-endpoints.yaml changes: three endpoints, one, three.",
 		"A change is applied immediately, without a reload.")
-	var loads []*load
-	for _, h := range []*testbed.Host{l.Client, l.Node} {
-		ld, err := startLoad(ctx, h, webVIP)
-		if err != nil {
-			return err
-		}
-		defer ld.stop()
-		loads = append(loads, ld)
+	loads, stop, err := startLoads(ctx, webVIP, l.Client, l.Node)
+	defer stop()
+	if err != nil {
+		return err
 	}
 	var tallies []*tally
 	right, failed := true, 0
@@ -176,17 +172,15 @@ func upgrade(ctx context.Context, r *report, l *lab) error {
 	if err != nil {
 		return err
 	}
-	var loads []*load
-	for _, h := range []*testbed.Host{l.Client, l.Node} {
-		ld, err := startLoad(ctx, h, webVIP)
-		if err != nil {
-			return err
-		}
-		defer ld.stop()
+	loads, stop, err := startLoads(ctx, webVIP, l.Client, l.Node)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	for _, ld := range loads {
 		if err := ld.await(ctx, names(l.web)); err != nil {
 			return err
 		}
-		loads = append(loads, ld)
 	}
 	r.command("node", append([]string{"sluice"}, l.flags...)...)
 	l.replaced = l.sluice
