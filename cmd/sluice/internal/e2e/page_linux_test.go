@@ -35,7 +35,7 @@ func TestPage(t *testing.T) {
 	l.Eventually("the page has the connection, a second later", func() bool {
 		_, body := l.Get(here + "/?sort=open")
 		return strings.Contains(body, "default/web") && strings.Contains(body, "<b>node-1</b>") &&
-			strings.Contains(body, `<td class="number">3 / 3</td><td class="number">1</td>`)
+			strings.Contains(body, `data-label="Endpoints">3 / 3</td><td class="number" data-label="Open">1</td>`)
 	})
 	if code, body := l.Get(here + "/service?namespace=default&name=web"); code != 200 ||
 		!strings.Contains(body, l.Pods[0].Addr4.String()+":8080") || !strings.Contains(body, "ServiceAdded") {
