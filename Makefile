@@ -141,8 +141,8 @@ docs: ## write the pages that are generated: docs/reference, the chart's README,
 	SLUICE_UPDATE=1 go test -count=1 -run '^(TestPages|TestReadme|TestRulesFile)$$' ./cmd/sluice/internal/reference \
 		./cmd/sluice/internal/metrics ./deploy/helm
 
-# It needs root, as the end-to-end tests do.
-test-deb: ## install, upgrade under load, remove and purge the package for Debian, under systemd
+# It needs root, as the end-to-end tests do. Without KVM it takes some three minutes.
+test-deb: ## install, upgrade under load, remove and purge the package for Debian, in a VM with systemd
 	@.ci/deps test
 	$(MAKE) release VERSION=0.0.1
 	$(MAKE) release VERSION=0.0.2 DIST=bin/release/next

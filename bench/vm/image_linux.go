@@ -26,6 +26,9 @@ func (i image) root() string   { return filepath.Join(i.dir, "root.cpio") }
 func (i image) source() string { return filepath.Join(i.dir, "package") } // names what kernel and modules are from
 func (i image) accel() string  { return filepath.Join(i.dir, "accelerator") }
 
+// unpacked is the kernel's package, with its modules.
+func (i image) unpacked() string { return filepath.Join(i.dir, "kernel") }
+
 func openImage() (image, error) {
 	if runtime.GOARCH != "amd64" {
 		return image{}, fmt.Errorf("no machine is described for %s yet", runtime.GOARCH)
@@ -114,7 +117,7 @@ func (i image) prepare(ctx context.Context, m machine) error {
 // fetch has the newest kernel in the image and returns the folder below which its
 // modules are, as lib/modules/VERSION.
 func (i image) fetch(ctx context.Context, tmp string) (string, error) {
-	unpacked := filepath.Join(i.dir, "kernel")
+	unpacked := i.unpacked()
 	newest, err := newestKernel(ctx)
 	if err != nil {
 		if _, old := os.Stat(i.source()); old == nil {
