@@ -62,7 +62,7 @@ func (i image) accelerator() string {
 // programs are what tests of ours call, and what the kernel itself does.
 var programs = []string{
 	"sh", "cat", "cp", "env", "grep", "ls", "mkdir", "rm", "sed", "sleep", "tail", "true", "uname", "unshare",
-	"ip", "tc", "ss", "sysctl", "dmesg", "kill", "prlimit", "modprobe", "lsmod",
+	"ip", "tc", "ss", "sysctl", "dmesg", "kill", "prlimit", "setpriv", "modprobe", "lsmod",
 	"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
 	"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft", "nft",
 	"iptables-legacy-save", "ip6tables-legacy-save", "iptables-legacy-restore", "ip6tables-legacy-restore",
