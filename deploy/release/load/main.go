@@ -1,10 +1,11 @@
-// Command load is the endpoint and the clients of test-deb.
+// Command load is the endpoint and the clients of test-deb and figures.
 //
-//	load serve ADDRESS:PORT         answers there
-//	load once ADDRESS:PORT          asks once
-//	load run ADDRESS:PORT           asks 200 times a second and downloads, until SIGTERM
+//	load serve ADDRESS:PORT              answers there
+//	load once ADDRESS:PORT               asks once
+//	load run ADDRESS:PORT                asks 200 times a second and downloads, until SIGTERM
+//	load start ADDRESS:PORT PROGRAM...   starts the program, and prints after how many ms it serves there
 //
-// The last prints what was asked and what was lost, and fails if anything was.
+// "run" prints what was asked and what was lost, and fails if anything was.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strconv"
 	"sync"
@@ -59,12 +61,14 @@ func run(args []string) error {
 		return serve(args[1])
 	case len(args) == 2 && args[0] == "once":
 		return ask(args[1])
+	case len(args) > 2 && args[0] == "start":
+		return start(args[1], args[2:])
 	case len(args) == 2 && args[0] == "run":
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 		defer stop()
 		return load(ctx, args[1])
 	}
-	return errors.New("usage: load serve ADDRESS | once ADDRESS | run ADDRESS")
+	return errors.New("usage: load serve ADDRESS | once ADDRESS | run ADDRESS | start ADDRESS PROGRAM...")
 }
 
 func serve(address string) error {
@@ -124,6 +128,28 @@ func ask(address string) error {
 	sum, n, err := exchange(address, "ask ")
 	if want := sha256.Sum256([]byte("ok")); err == nil && !bytes.Equal(sum, want[:]) {
 		err = fmt.Errorf("another answer, of %d bytes", n)
+	}
+	return err
+}
+
+// start runs a program until it serves a first connection, and ends it.
+func start(address string, program []string) error {
+	cmd := exec.Command(program[0], program[1:]...)
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
+	err := ask(address)
+	for ; err != nil && time.Since(began) < patience; err = ask(address) {
+		<-ticks.C
+	}
+	took := time.Since(began)
+	_ = cmd.Process.Kill() // it has ended, or Wait ends
+	_ = cmd.Wait()
+	if err == nil {
+		fmt.Println(took.Milliseconds())
 	}
 	return err
 }
