@@ -27,8 +27,8 @@ func main() {
 	}
 	m := machine{out: os.Stdout}
 	prepareOnly := flag.Bool("prepare", false, "download the kernel and build the root file system anew, then end")
-	flag.StringVar(&m.root, "root", "", "boot this `ARCHIVE` (cpio) of a whole system, which runs its own /init and says on its "+
-		"console when it begins and how it ended, as doc.go says")
+	flag.StringVar(&m.root, "root", "", "boot this `ARCHIVE` (cpio) of a whole system, which runs its own /init "+
+		"and says on its console when it begins and how it ended, as doc.go says")
 	flag.IntVar(&m.memory, "memory", 1536, "memory of the machine, in MiB")
 	flag.IntVar(&m.cpus, "cpus", 2, "processors of the machine, on KVM")
 	flag.DurationVar(&m.grace, "grace", 40*time.Second, "how much longer than the binary's own -test.timeout the "+

@@ -68,7 +68,7 @@ func run(args []string) error {
 		defer stop()
 		return load(ctx, args[1])
 	}
-	return errors.New("usage: load serve ADDRESS | once ADDRESS | run ADDRESS | start ADDRESS PROGRAM...")
+	return errors.New("usage: load serve ADDRESS | once ADDRESS | run ADDRESS | start ADDRESS PROGRAM")
 }
 
 func serve(address string) error {

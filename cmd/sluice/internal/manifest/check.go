@@ -199,8 +199,8 @@ func (p *parser) clusterIPs(path *field.Path, svc *corev1.Service) {
 			oneOf(p, path.Child("ipFamilies").Index(i), &spec.IPFamilies[i], corev1.IPv4Protocol, corev1.IPv6Protocol)
 		}
 		if !kube.HasAddress(svc) {
-			p.warn("spec", "spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write "+
-				"it, or externalIPs, or None if that is meant")
+			p.warn("spec", "spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; "+
+				"write it, or externalIPs, or None if that is meant")
 		}
 		return
 	}

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -49,7 +50,8 @@ func isShort(data []byte) bool {
 		return false
 	}
 	for name := range fields {
-		if name != "name" && (slices.Contains(shortFields, name) || nearest.Of(name, slices.Values(shortFields)) == "listen") {
+		near := nearest.Of(name, slices.Values(shortFields)) == "listen"
+		if name != "name" && (near || slices.Contains(shortFields, name)) {
 			return true
 		}
 	}
@@ -291,9 +293,11 @@ func (p *parser) policyText(word string, value json.RawMessage) (text string, ok
 		if n != nil && n.Kind == yaml.MappingNode {
 			i = keyOf(n, name)
 		}
-		if i < 0 { // merged
-			err := json.Unmarshal(value, &text)
-			return text, err == nil && text != ""
+		if i < 0 { // merged, or JSON that is no YAML
+			if json.Unmarshal(value, &text) == nil {
+				return text, text != ""
+			}
+			return string(value), !bytes.ContainsAny(value[:1], "[{")
 		}
 		n = target(n.Content[i+1])
 	}

@@ -61,6 +61,15 @@ addressType: IPv6
 ports: [{port: 5353, protocol: UDP}]
 endpoints: [{addresses: ["2001:db8::11"]}]
 `},
+		"JSON that is no YAML": {"{\n\t\"listen\": \"tcp://:80\",\n\t\"endpoints\": [],\n" +
+			"\t\"policies\": {\"scheduler\": \"lc\", \"max-endpoint-connections\": 3}\n}", `
+apiVersion: v1
+kind: Service
+metadata:
+  name: tcp-80
+  annotations: {sluice.io/scheduler: lc, sluice.io/max-endpoint-connections: "3"}
+spec: {type: NodePort, ipFamilies: [IPv4], ports: [{port: 80, nodePort: 80}]}
+`},
 		"IPv6 and SCTP, without endpoints": {`{"listen": "sctp://[2001:db8::10]:3868", "endpoints": []}`, `
 apiVersion: v1
 kind: Service
