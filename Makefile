@@ -262,11 +262,13 @@ test-systems: ## run the tests that need an API server, a VM or wine
 	.ci/beside chrt --idle 0 $(MAKE) test-vm -- $(MAKE) e2e test-wine
 
 # What may differ there: atomics, layouts that the kernel reads, codecs. Left out are models, which only compute and take
-# minutes when they are interpreted, and what QEMU does not have: namespaces, TCP_INFO whole, and the speed for a load.
+# minutes when they are interpreted, and what QEMU does not have: namespaces, TCP_INFO whole, and the speed for
+# what counts milliseconds.
 ARM64_PACKAGES = ./lb ./udp ./tcp ./sctp/wire ./internal/mmsg ./internal/socket ./internal/eventloop \
 	./internal/proxyproto ./internal/session ./cmd/sluice/internal/handover
 ARM64_NOT      = $(RACE_NOT) TestNextIsAnew|TestTablesStay|TestMaglevMovesFew|TestSlowStart|TestFloors
 ARM64_NOT     += TestQueueModel|TestBytesOfChange|TestLook|TestNothingIsLostUnderLoad
+ARM64_NOT     += TestNoAllocation|TestQuestionAtExpiry|TestSilentBackendIsEjected
 
 test-arm64: ## run the unit tests of the build for linux/arm64 under QEMU, about 5 minutes
 	@.ci/deps arm64
