@@ -14,6 +14,7 @@ import (
 // TestWithoutRoot: in every mode the capabilities that deploy/README.md lists are enough for another user than root, beside
 // iptables-legacy too, whose tables are root's to read. A hand-over needs no more.
 func TestWithoutRoot(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	testbed.Check(t, err)

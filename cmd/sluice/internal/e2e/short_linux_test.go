@@ -6,13 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestShortForm: what short forms say is served, at an address of the node and at all of them, and so is a Service
 // that has no cluster IP.
 func TestShortForm(t *testing.T) {
+	testbed.VM(t)
 	t.Parallel()
 	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
