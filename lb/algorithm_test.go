@@ -435,6 +435,7 @@ func TestPortCountsIfRequested(t *testing.T) {
 
 // When one of 100 backends goes, or comes back, its clients move, and of the others at most one in 100.
 func TestMaglevMovesFew(t *testing.T) {
+	testbed.Native(t)
 	const clients = 100000
 	b := balancing(t, by("maglev", ones(100)...))
 	at := make([]netip.AddrPort, clients)
@@ -562,6 +563,7 @@ func TestExplainIsTrue(t *testing.T) {
 // TestFloors: whatever connections come and go, and however backends change, a pick finds the fewest, and the first of
 // those from its turn on.
 func TestFloors(t *testing.T) {
+	testbed.Native(t)
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		b := &Balancer{Defaults: Policies{Scheduler: "lc"}}

@@ -9,10 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // TestNextIsAnew: whatever tables came before, Next makes what Anew makes, refusals and their owners included.
 func TestNextIsAnew(t *testing.T) {
+	testbed.Native(t)
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, seed))
 	here := loopNode

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // numbered returns service i, with one address and some backends of its own.
@@ -22,6 +24,7 @@ func numbered(i, backends int) Service {
 // TestTablesStay: a table, and a balancer's snapshot of it, stays as it was, whatever
 // tables are made from it, and however many pages of services they share.
 func TestTablesStay(t *testing.T) {
+	testbed.Native(t)
 	const seed = 11
 	rng := rand.New(rand.NewPCG(seed, seed))
 	var services []*Service
@@ -159,6 +162,7 @@ func TestBeside(t *testing.T) {
 // TestBytesOfChange holds down what one change among 10,000 services allocates: each byte
 // brings the next garbage collection nearer, and who comes then waits.
 func TestBytesOfChange(t *testing.T) {
+	testbed.Native(t)
 	services := make([]*Service, 10_000)
 	for i := range services {
 		s := numbered(i, 10)

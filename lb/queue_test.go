@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // limitedTo returns a service at front whose backends have these numbers, and so many connections each at most.
@@ -416,6 +418,7 @@ func mustPickNone(t *testing.T, b *Balancer) Choice {
 
 // TestQueueModel: for random histories the queue does as a model with a list does.
 func TestQueueModel(t *testing.T) {
+	testbed.Native(t)
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		limit := 1 + r.IntN(3)

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // part returns which part of so many picks at one time go to backend i, in thousandths.
@@ -24,6 +26,7 @@ func part(t *testing.T, b *Balancer, i int, now int64) int {
 // A backend that joins has a tenth of its turns at first, then as much as of the time has passed, and the others share
 // what it does not take.
 func TestSlowStart(t *testing.T) {
+	testbed.Native(t)
 	for _, scheduler := range []string{"rr", "lc", "random", "p2c", "ewma"} {
 		b := &Balancer{Defaults: Policies{SlowStart: 100 * second, Scheduler: scheduler}}
 		b.Update(mustTable(t, []Service{echo(0, 1, 2, 3)}))

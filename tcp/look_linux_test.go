@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // lookAll returns what is found, by the client's address.
@@ -34,6 +35,7 @@ func (p *proxy) lookAll(q look.Query) map[netip.AddrPort]look.Info {
 
 // TestLook: each connection is found once, with what it does and has moved, also after it has moved to another process.
 func TestLook(t *testing.T) {
+	testbed.Native(t)
 	p := startProxy(t, nil, echoing(t))
 	const n = 300
 	var conns []*net.TCPConn

@@ -86,6 +86,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 // A question that waits in the frontend's socket when the timer fires keeps the flow, also
 // if it waits behind more than one event may take. A client that sends nothing is idle all the same.
 func TestQuestionAtExpiry(t *testing.T) {
+	testbed.Native(t)
 	for _, before := range []int{0, 3 * perEvent} {
 		t.Run(fmt.Sprintf("behind %d others", before), func(t *testing.T) {
 			p := startProxy(t, 1, nil, reflecting(t, "127.0.0.1:0").addr, reflecting(t, "127.0.0.1:0").addr)
@@ -162,6 +163,7 @@ func TestLongQueue(t *testing.T) {
 
 // A datagram costs no allocation, whatever way it goes.
 func TestNoAllocation(t *testing.T) {
+	testbed.Native(t)
 	p := startProxy(t, 1, nil, echo(t, "127.0.0.1:0").addr)
 	clients := make([]*client, 40)
 	for i := range clients {

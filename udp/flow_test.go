@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // The least recently active flow makes room, and only that.
@@ -221,6 +222,7 @@ func TestNoQuestionIsLostAtExpiry(t *testing.T) {
 
 // Windows of datagrams at a moderate load: what is sent comes back, all of it.
 func TestNothingIsLostUnderLoad(t *testing.T) {
+	testbed.Native(t)
 	const clients, window = 20, 16
 	rounds := 50
 	if wine { // each datagram is several requests to its server

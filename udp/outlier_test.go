@@ -5,12 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // TestSilentBackendIsEjected: where answers are expected a backend that gives none is ejected, and where they are not
 // silence means nothing.
 func TestSilentBackendIsEjected(t *testing.T) {
+	testbed.Native(t)
 	for name, expects := range map[string]bool{"answers are expected": true, "answers are not expected": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,6 +15,10 @@
 // without the binary's exit status makes the status 99, and what its console said
 // is shown.
 //
+// With -root a whole system runs instead, with an init of its own and the kernel's modules. It says what it does on
+// its second serial line, ttyS1. On its console it writes "sluice-vm: the binary begins" and, at the end,
+// "sluice-vm: exit status N".
+//
 // The kernel is Debian's package linux-image-cloud-amd64; other architectures have no
 // machine yet. -prepare downloads it through apt, which checks its signature,
 // unpacks it without installing it, and puts it into the user's cache folder

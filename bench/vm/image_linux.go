@@ -26,6 +26,9 @@ func (i image) root() string   { return filepath.Join(i.dir, "root.cpio") }
 func (i image) source() string { return filepath.Join(i.dir, "package") } // names what kernel and modules are from
 func (i image) accel() string  { return filepath.Join(i.dir, "accelerator") }
 
+// unpacked is the kernel's package, with its modules.
+func (i image) unpacked() string { return filepath.Join(i.dir, "kernel") }
+
 func openImage() (image, error) {
 	if runtime.GOARCH != "amd64" {
 		return image{}, fmt.Errorf("no machine is described for %s yet", runtime.GOARCH)
@@ -59,7 +62,7 @@ func (i image) accelerator() string {
 // programs are what tests of ours call, and what the kernel itself does.
 var programs = []string{
 	"sh", "cat", "cp", "env", "grep", "ls", "mkdir", "rm", "sed", "sleep", "tail", "true", "uname", "unshare",
-	"ip", "tc", "ss", "sysctl", "dmesg", "kill", "prlimit", "modprobe", "lsmod",
+	"ip", "tc", "ss", "sysctl", "dmesg", "kill", "prlimit", "setpriv", "modprobe", "lsmod",
 	"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
 	"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft", "nft",
 	"iptables-legacy-save", "ip6tables-legacy-save", "iptables-legacy-restore", "ip6tables-legacy-restore",
@@ -114,7 +117,7 @@ func (i image) prepare(ctx context.Context, m machine) error {
 // fetch has the newest kernel in the image and returns the folder below which its
 // modules are, as lib/modules/VERSION.
 func (i image) fetch(ctx context.Context, tmp string) (string, error) {
-	unpacked := filepath.Join(i.dir, "kernel")
+	unpacked := i.unpacked()
 	newest, err := newestKernel(ctx)
 	if err != nil {
 		if _, old := os.Stat(i.source()); old == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,7 @@ type machine struct {
 	memory      int    // MiB
 	cpus        int    // on KVM; there is one on a clock of its own
 	accelerator string // kvm or tcg
+	root        string // an archive to boot in place of the image's root file system; empty: none
 	grace       time.Duration
 	out         io.Writer // gets what the binary writes
 }
@@ -62,8 +64,8 @@ func (m machine) run(ctx context.Context, img image, argv []string) (int, error)
 	}
 	defer os.RemoveAll(tmp)
 	initrd, console := filepath.Join(tmp, "initrd"), filepath.Join(tmp, "console")
-	if err := pack(initrd, img, argv); err != nil {
-		return hostFailed, fmt.Errorf("pack %s: %w", argv[0], err)
+	if err := m.pack(initrd, img, argv); err != nil {
+		return hostFailed, fmt.Errorf("pack %s: %w", initrd, err)
 	}
 	qemu, err := m.command(ctx, img, initrd, console)
 	if err != nil {
@@ -157,20 +159,27 @@ func (m machine) command(ctx context.Context, img image, initrd, console string)
 }
 
 // pack writes the root file system, and after it the binary and all that is of this
-// run.
-func pack(to string, img image, argv []string) error {
+// run, or the kernel's modules.
+func (m machine) pack(to string, img image, argv []string) error {
 	f, err := os.Create(to)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	root, err := os.Open(img.root())
+	root, err := os.Open(cmp.Or(m.root, img.root()))
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	if _, err := io.Copy(f, root); err != nil {
 		return err
+	}
+	if m.root != "" {
+		a := newArchive(f)
+		if err := a.modules(img.unpacked()); err != nil {
+			return err
+		}
+		return a.close()
 	}
 	self, err := os.Executable()
 	if err != nil {

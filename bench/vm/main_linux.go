@@ -27,6 +27,8 @@ func main() {
 	}
 	m := machine{out: os.Stdout}
 	prepareOnly := flag.Bool("prepare", false, "download the kernel and build the root file system anew, then end")
+	flag.StringVar(&m.root, "root", "", "boot this `ARCHIVE` (cpio) of a whole system, which runs its own /init "+
+		"and says on its console when it begins and how it ended, as doc.go says")
 	flag.IntVar(&m.memory, "memory", 1536, "memory of the machine, in MiB")
 	flag.IntVar(&m.cpus, "cpus", 2, "processors of the machine, on KVM")
 	flag.DurationVar(&m.grace, "grace", 40*time.Second, "how much longer than the binary's own -test.timeout the "+
@@ -58,7 +60,7 @@ func start(ctx context.Context, m machine, prepareOnly bool, argv []string) (int
 	if prepareOnly {
 		return 0, nil
 	}
-	if len(argv) == 0 {
+	if len(argv) == 0 && m.root == "" {
 		return hostFailed, fmt.Errorf("name the binary to run")
 	}
 	m.accelerator = img.accelerator()

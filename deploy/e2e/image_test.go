@@ -17,13 +17,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// containerd starts one with folders of its own, and returns its socket.
-func containerd(t *testing.T) string {
+// containerd starts one with folders of its own on a host, and returns its socket. Its containers have the host's network.
+func containerd(t *testing.T, host *testbed.Host) string {
 	t.Helper()
 	dir := t.TempDir()
 	socket, config := filepath.Join(dir, "containerd.sock"), filepath.Join(dir, "config.toml")
@@ -33,7 +34,7 @@ func containerd(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command("containerd", "--config", config)
+	cmd := host.Command(context.Background(), "containerd", "--config", config)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		testbed.Missing(t, fmt.Sprintf("%v: run make e2e, which gets everything", err))
@@ -55,7 +56,7 @@ func TestImageIsFound(t *testing.T) {
 	if err != nil || len(archives) != 2 {
 		testbed.Missing(t, fmt.Sprintf("%q in %s, %v: run make image image-iptables", archives, *images, err))
 	}
-	socket := containerd(t)
+	socket := containerd(t, testbed.NewT(t, testbed.Config{}).Node)
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -108,4 +109,86 @@ func TestImageIsFound(t *testing.T) {
 			t.Errorf("%s on a node of %s is %s", name, goruntime.GOARCH, info)
 		}
 	}
+}
+
+// defaults are the capabilities that ctr gives a container, but for those that the chart asks for.
+var defaults = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_SETGID", "CAP_SETUID",
+	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE"}
+
+// TestImageServes: containerd runs the image by the name that the chart gives it, and by its digest, and it serves with
+// the capabilities of the chart's container.
+func TestImageServes(t *testing.T) {
+	archive := filepath.Join(*images, "sluice-image.tar")
+	if _, err := os.Stat(archive); err != nil {
+		testbed.Missing(t, fmt.Sprintf("%v: run make image", err))
+	}
+	tb := testbed.NewT(t, testbed.Config{Pods: 1})
+	if _, err := tb.Pods[0].WhoTCP(":8080"); err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	err := testbed.WriteManifest(folder, "web.yaml", fmt.Sprintf("listen: tcp://%s:80\nendpoints: [%s:8080]\n",
+		tb.Node.Addr4, tb.Pods[0].Addr4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := containerd(t, tb.Node)
+	ctr := func(args ...string) *testbed.Cmd {
+		return tb.Node.Command(t.Context(), "ctr", append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
+	}
+	awaitCtr := func() (bool, error) { return ctr("version").Run() == nil, nil }
+	if err := testbed.Poll(t.Context(), patience, "containerd answers", awaitCtr); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ctr("image", "import", "--snapshotter", "native", "--digests", "--base-name", "localhost/sluice", archive).
+		CombinedOutput()
+	if err != nil {
+		t.Fatalf("ctr image import: %v: %s", err, out)
+	}
+	_, digest, _ := strings.Cut(string(out), "localhost/sluice@")
+	digest, _, _ = strings.Cut(digest, " ")
+	for i, values := range []string{"capabilities.sysResource=false", "capabilities.sysResource=false,image.digest=" + digest} {
+		c := chartContainer(t, values)
+		args := []string{"run", "--rm", "--snapshotter", "native", "--net-host", "--read-only",
+			"--mount", "type=bind,src=" + folder + ",dst=/manifests,options=rbind:ro"}
+		for _, capability := range defaults {
+			args = append(args, "--cap-drop", capability)
+		}
+		for _, capability := range c.SecurityContext.Capabilities.Add {
+			args = append(args, "--cap-add", "CAP_"+string(capability))
+		}
+		id := fmt.Sprintf("serves-%d", i)
+		run, err := ctr(append(args, c.Image, id, "/usr/local/bin/sluice", "--manifests=/manifests")...).Launch()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = testbed.Poll(t.Context(), patience, c.Image+" serves", func() (bool, error) {
+			answer, _ := tb.Client.TryAsk("tcp", tb.Node.Addr4.String()+":80", time.Second)
+			return answer == tb.Pods[0].Name, nil
+		})
+		if err != nil {
+			t.Errorf("%v: %s", err, run.Log.String())
+		}
+		if out, err := ctr("task", "kill", "--signal", "SIGKILL", id).CombinedOutput(); err != nil {
+			t.Errorf("ctr task kill: %v: %s", err, out)
+		}
+		_ = run.Wait(t.Context()) // it was killed
+	}
+}
+
+// chartContainer returns the container of the chart's DaemonSet with these values.
+func chartContainer(t *testing.T, values string) *corev1.Container {
+	t.Helper()
+	objects, err := helmed(t, "--set", values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		var d appsv1.DaemonSet
+		if err := json.Unmarshal(o, &d); err == nil && len(d.Spec.Template.Spec.Containers) > 0 {
+			return &d.Spec.Template.Spec.Containers[0]
+		}
+	}
+	t.Fatal("the chart has no DaemonSet")
+	return nil
 }

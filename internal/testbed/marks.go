@@ -14,6 +14,10 @@ func Timed(testing.TB) {}
 // Sequential marks a test in which one goroutine does it all: it never runs with the race detector.
 func Sequential(testing.TB) {}
 
+// Native marks a test that never runs under QEMU's emulation: it computes for minutes there, counts milliseconds, or needs
+// what QEMU does not have.
+func Native(testing.TB) {}
+
 // VM marks a test of the whole program that also runs in a virtual machine, whose kernel has ip_vs, SCTP and dummy
 // devices. Of its subtests those run that are named for ipvs.
 func VM(testing.TB) {}

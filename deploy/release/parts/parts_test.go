@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -76,5 +78,51 @@ func TestLicense(t *testing.T) {
 	}
 	if want := []string{"LICENSE.md", "NOTICE"}; !slices.Equal(files, want) {
 		t.Errorf("files %q, want %q", files, want)
+	}
+}
+
+// TestListsAreWhole: both lists name exactly the modules that "go version -m" finds in the program, with their versions, as
+// a scanner would, and NOTICE has them, too.
+func TestListsAreWhole(t *testing.T) {
+	folder := t.TempDir()
+	program := filepath.Join(folder, "sluice")
+	if _, err := output("go", "build", "-buildvcs=false", "-o", program, "../../../cmd/sluice"); err != nil {
+		t.Fatal(err)
+	}
+	found, err := output("go", "version", "-m", program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for line := range strings.Lines(found) {
+		if fields := strings.Fields(line); len(fields) >= 3 && fields[0] == "dep" {
+			want = append(want, "pkg:golang/"+fields[1]+"@"+fields[2])
+		}
+	}
+	if len(want) < 10 {
+		t.Fatalf("go version -m finds %d modules: this tests nothing", len(want))
+	}
+	r := release{Version: "0.1.0"}
+	if err := r.read([]string{program}); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, "pkg:golang/std@"+r.Modules[0].Version, r.Self.purl())
+	slices.Sort(want)
+	purl := regexp.MustCompile(`pkg:golang/[^"]+`)
+	for name, list := range map[string]object{"SPDX": r.spdx(), "CycloneDX": r.cycloneDX()} {
+		text, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := purl.FindAllString(string(text), -1)
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, want) {
+			t.Errorf("%s has\n%q\nthe program\n%q", name, got, want)
+		}
+	}
+	for _, m := range r.Modules {
+		if !strings.Contains(r.notice(), m.Path+" "+m.Version+": ") {
+			t.Errorf("NOTICE does not name %s", m.Path)
+		}
 	}
 }

@@ -122,7 +122,7 @@ func mountpoints(l *lab.Lab) {
 }
 
 // TestImagesFor: both images are there for both architectures, with a program of that architecture, and
-// the one without a variant has nothing else.
+// the one without a variant has nothing else but licences.
 func TestImagesFor(t *testing.T) {
 	t.Parallel()
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
@@ -142,7 +142,13 @@ func TestImagesFor(t *testing.T) {
 				files = append(files, strings.TrimPrefix(path, root))
 				return nil
 			}))
-			if ipset := slices.Contains(files, "/usr/sbin/ipset"); ipset != others || !others && len(files) != 1 {
+			own := []string{"/usr/local/bin/sluice", "/usr/share/doc/sluice/LICENSE", "/usr/share/doc/sluice/NOTICE"}
+			for _, file := range own {
+				if !slices.Contains(files, file) {
+					t.Errorf("%s for %s does not have %s", name, architecture, file)
+				}
+			}
+			if ipset := slices.Contains(files, "/usr/sbin/ipset"); ipset != others || !others && len(files) != len(own) {
 				t.Errorf("%s for %s has %d files, among them ipset %v", name, architecture, len(files), ipset)
 			}
 			program, err := elf.Open(filepath.Join(root, "usr/local/bin/sluice"))

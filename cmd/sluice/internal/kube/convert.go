@@ -2,7 +2,6 @@ package kube
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -103,14 +102,13 @@ func (c *converter) convert(g *group) {
 	c.index()
 	c.sortPorts()
 	c.news = chunks{of: min(len(c.order), maxChunk)}
-	clusterIPs := ClusterIPs(g.service)
-	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
+	families := families(g.service)
 	c.at = 0
-	c.services = make([]*lb.Service, 0, len(clusterIPs)*len(c.order))
-	for _, ip := range clusterIPs {
-		c.convertFamily(g.service, ip)
+	c.services = make([]*lb.Service, 0, len(families)*len(c.order))
+	for _, f := range families {
+		c.convertFamily(g.service, f)
 	}
-	if len(clusterIPs) > 1 {
+	if len(families) > 1 {
 		slices.SortStableFunc(g.services, func(a, b *lb.Service) int { return a.ID.Compare(b.ID) })
 	}
 	g.services = slices.CompactFunc(g.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
@@ -134,9 +132,9 @@ func (c *converter) sortPorts() {
 	})
 }
 
-// convertFamily appends the ports of svc in the family of its clusterIP.
-func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
-	c.addresses = c.appendAddresses(c.addresses[:0], svc, clusterIP)
+// convertFamily appends the ports of svc in a family.
+func (c *converter) convertFamily(svc *corev1.Service, f ipFamily) {
+	c.addresses = c.appendAddresses(c.addresses[:0], svc, f)
 	first := len(c.services)
 	affinity, created := affinityTimeout(svc), age(svc, c.came)
 	for _, i := range c.order {
@@ -150,12 +148,12 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			Name:      svc.Name,
 			Port:      port.Name,
 			Protocol:  protocol,
-			IPv6:      clusterIP.Is6(),
+			IPv6:      f.ipv6,
 		}
 		s := &c.news.services.take(1, c.news.of)[0]
 		*s = lb.Service{
 			ID:              id,
-			Addresses:       c.atPort(svc, port),
+			Addresses:       c.atPort(svc, port, f.ipv6),
 			Backends:        c.backendsOf(id),
 			AffinityTimeout: affinity,
 			Created:         created,
@@ -163,7 +161,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 		}
 		c.services = append(c.services, s)
 	}
-	c.checkHealth(svc, clusterIP.Is6(), c.services[first:])
+	c.checkHealth(svc, f.ipv6, c.services[first:])
 }
 
 // maxChunk is for how many ports of a Service memory is taken at once, which costs a third of taking it for each.

@@ -76,9 +76,9 @@ type group struct {
 // unspecified address; which addresses of the node it stands for is not decided
 // here. Backends are ordered by address and each address appears once.
 //
-// Left out are: Services of another proxy, headless, of type ExternalName or
-// still without a cluster IP; external and load-balancer IPs of a family that the
-// Service has no cluster IP of; load-balancer IPs of ipMode Proxy; EndpointSlices
+// Left out are: Services of another proxy, headless, or of type ExternalName;
+// external and load-balancer IPs of a family that a Service with a cluster IP
+// has none of; load-balancer IPs of ipMode Proxy; EndpointSlices
 // of type FQDN, of headless Services or without the label
 // kubernetes.io/service-name; slice ports without a name or number; all but the
 // first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::;

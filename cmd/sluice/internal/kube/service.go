@@ -13,11 +13,11 @@ import (
 
 // ClusterIPs returns the cluster IPs at which svc is served: at most one of
 // each family, the first named first. It is empty for a Service that no proxy
-// serves (headless, ExternalName, no address yet). What ipFamilies says is not
+// serves (headless, ExternalName), and for one of a file that has no cluster IP. What ipFamilies says is not
 // asked: the API server keeps both lists alike, and an address knows its family.
 func ClusterIPs(svc *corev1.Service) (ips []netip.Addr) {
 	spec := &svc.Spec
-	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
+	if !proxied(spec) {
 		return nil
 	}
 	texts := spec.ClusterIPs
@@ -33,21 +33,67 @@ func ClusterIPs(svc *corev1.Service) (ips []netip.Addr) {
 	return ips
 }
 
+// proxied reports whether proxies serve Services like this one.
+func proxied(spec *corev1.ServiceSpec) bool {
+	return spec.Type != corev1.ServiceTypeExternalName && spec.ClusterIP != corev1.ClusterIPNone
+}
+
+// ipFamily is an address family in which a Service is served.
+type ipFamily struct {
+	ipv6      bool
+	clusterIP netip.Addr // invalid: it has none
+}
+
+// families returns the families in which svc is served, IPv4 first: those of its cluster IPs. Every Service of an API
+// server has one; a Service of a file can do without. Then its other addresses count, and for node ports ipFamilies.
+func families(svc *corev1.Service) (out []ipFamily) {
+	spec, ips := &svc.Spec, ClusterIPs(svc)
+	for _, ip := range ips {
+		out = append(out, ipFamily{ip.Is6(), ip})
+	}
+	if len(ips) == 0 && proxied(spec) {
+		for _, text := range spec.ExternalIPs {
+			if ip, ok := parseAddr(text); ok {
+				out = append(out, ipFamily{ipv6: ip.Is6()})
+			}
+		}
+		for _, ip := range loadBalancerIPs(svc) {
+			out = append(out, ipFamily{ipv6: ip.Is6()})
+		}
+		if slices.ContainsFunc(spec.Ports, func(p corev1.ServicePort) bool { return hasNodePort(svc, &p) }) {
+			for _, f := range spec.IPFamilies {
+				out = append(out, ipFamily{ipv6: f == corev1.IPv6Protocol})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b ipFamily) int { return compareBools(a.ipv6, b.ipv6) })
+	return slices.Compact(out)
+}
+
+// HasAddress reports whether there is an address at which svc is served.
+func HasAddress(svc *corev1.Service) bool { return len(families(svc)) > 0 }
+
+// hasNodePort reports whether a port of svc is served at a node port.
+func hasNodePort(svc *corev1.Service, port *corev1.ServicePort) bool {
+	return (svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer) &&
+		validPort(port.NodePort)
+}
+
 // appendAddresses appends the addresses at which all ports of svc are served in
-// the family of clusterIP, with port 0.
-func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clusterIP netip.Addr) []lb.Address {
+// a family, with port 0.
+func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, f ipFamily) []lb.Address {
 	spec := &svc.Spec
 	add := func(ip netip.Addr, kind lb.Kind, local bool, sources []netip.Prefix) {
 		// kube-proxy has a rule for each way in which an IP comes to a Service, and
 		// the first rule that matches counts. So an external IP that is also a
 		// load-balancer IP is open to everybody.
 		same := func(a lb.Address) bool { return a.Addr.Addr() == ip }
-		if ip.Is6() == clusterIP.Is6() && !slices.ContainsFunc(out, same) {
+		if ip.IsValid() && ip.Is6() == f.ipv6 && !slices.ContainsFunc(out, same) {
 			out = append(out, lb.Address{Addr: netip.AddrPortFrom(ip, 0), Kind: kind, Local: local, Sources: sources})
 		}
 	}
 	policy := spec.InternalTrafficPolicy
-	add(clusterIP, lb.ClusterIP, policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal, nil)
+	add(f.clusterIP, lb.ClusterIP, policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal, nil)
 	local, ips := externalLocal(svc), loadBalancerIPs(svc)
 	for _, text := range spec.ExternalIPs {
 		if ip, ok := parseAddr(text); ok && slices.Contains(ips, ip) {
@@ -57,7 +103,7 @@ func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clust
 		}
 	}
 	if len(ips) > 0 {
-		ranges := sources(spec.LoadBalancerSourceRanges, clusterIP.Is6())
+		ranges := sources(spec.LoadBalancerSourceRanges, f.ipv6)
 		for _, ip := range ips {
 			add(ip, lb.LoadBalancerIP, local, ranges)
 		}
@@ -66,11 +112,10 @@ func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clust
 }
 
 // atPort returns a copy of the addresses for one port of svc, with its node port.
-func (c *converter) atPort(svc *corev1.Service, port *corev1.ServicePort) []lb.Address {
-	hasNodePort := (svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer) &&
-		validPort(port.NodePort)
+func (c *converter) atPort(svc *corev1.Service, port *corev1.ServicePort, ipv6 bool) []lb.Address {
+	nodePort := hasNodePort(svc, port)
 	length := len(c.addresses)
-	if hasNodePort {
+	if nodePort {
 		length++
 	}
 	out := c.news.addresses.take(length, c.news.of)
@@ -78,9 +123,9 @@ func (c *converter) atPort(svc *corev1.Service, port *corev1.ServicePort) []lb.A
 		a.Addr = netip.AddrPortFrom(a.Addr.Addr(), uint16(port.Port))
 		out[i] = a
 	}
-	if hasNodePort {
+	if nodePort {
 		all := netip.IPv4Unspecified()
-		if c.addresses[0].Addr.Addr().Is6() {
+		if ipv6 {
 			all = netip.IPv6Unspecified()
 		}
 		out[length-1] = lb.Address{

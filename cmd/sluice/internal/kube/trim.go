@@ -33,6 +33,9 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 		},
 	}
 	out.CreationTimestamp = svc.CreationTimestamp
+	if spec.ClusterIP == "" { // of a file
+		out.Spec.IPFamilies = spec.IPFamilies
+	}
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
 		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port,

@@ -164,7 +164,7 @@ func (p *parser) service(svc *corev1.Service) {
 	} else {
 		oneOf(p, path.Child("internalTrafficPolicy"), orNew(&spec.InternalTrafficPolicy),
 			corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
-		p.clusterIPs(path, spec)
+		p.clusterIPs(path, svc)
 	}
 	p.servicePorts(path.Child("ports"), spec)
 	p.affinity(path, spec)
@@ -188,12 +188,20 @@ func (p *parser) set(path *field.Path, is bool, spec *corev1.ServiceSpec, types 
 }
 
 // clusterIPs checks spec.clusterIP and spec.clusterIPs. Nothing here allocates
-// addresses, so a Service that leaves that to the API server gets a warning.
-func (p *parser) clusterIPs(path *field.Path, spec *corev1.ServiceSpec) {
+// addresses, so a Service that has no other and leaves that to the API server gets a warning.
+func (p *parser) clusterIPs(path *field.Path, svc *corev1.Service) {
+	spec := &svc.Spec
 	if spec.ClusterIP == "" && len(spec.ClusterIPs) == 0 {
-		p.warn("spec",
-			"spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write an "+
-				"address, or None if that is meant")
+		if len(spec.IPFamilies) == 0 {
+			spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+		}
+		for i := range spec.IPFamilies {
+			oneOf(p, path.Child("ipFamilies").Index(i), &spec.IPFamilies[i], corev1.IPv4Protocol, corev1.IPv6Protocol)
+		}
+		if !kube.HasAddress(svc) {
+			p.warn("spec", "spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; "+
+				"write it, or externalIPs, or None if that is meant")
+		}
 		return
 	}
 	at, ok := p.pair(path, "clusterIP", &spec.ClusterIP, &spec.ClusterIPs)

@@ -3,7 +3,8 @@
 //
 // A Loader reads files and folders of YAML or JSON: v1 Service, v1 Endpoints, v1
 // Node, discovery.k8s.io/v1 EndpointSlice and networking.k8s.io/v1 ServiceCIDR, alone or
-// in lists, any number in a file. Objects are decoded as the API server's strict decoder does, get the
+// in lists, any number in a file. A short form (short.go) stands for a Service and its
+// EndpointSlices. Objects are decoded as the API server's strict decoder does, get the
 // defaults that it would fill in, and are checked as far as their fields are in use
 // here. Nothing is allocated: cluster IPs and node ports are those that are written.
 // Every problem names its file, its line and the field.

@@ -214,8 +214,12 @@ func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 	if t == (metav1.TypeMeta{}) {
 		t = implied
 	}
+	if t == (metav1.TypeMeta{}) && isShort(data) {
+		p.short(data)
+		return
+	}
 	if t.Kind == "" || t.APIVersion == "" {
-		p.fail("", "the object has no apiVersion or no kind; write both")
+		p.fail("", "the object has no apiVersion or no kind; write both, or listen and endpoints in place of them")
 		return
 	}
 	p.title = title(t.Kind, head.Metadata.Namespace, head.Metadata.Name)

@@ -313,7 +313,7 @@ spec: {type: LoadBalancer, clusterIP: 10.96.0.2, ports: [{port: 80}]}
 		"1: Deployment shop/web: " + only + "apps/v1 Deployment",
 		"6: Service fn: " + only + "serving.knative.dev/v1 Service",
 		"10: ConfigMapList: " + only + "v1 ConfigMapList",
-		"17: Service default/web: spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write an address, or None if that is meant",
+		"17: Service default/web: spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write it, or externalIPs, or None if that is meant",
 		"23: EndpointSlice default/web: ignored: addressType is FQDN, and only IP addresses can be served",
 		"34: Service default/api: spec.ports[1].nodePort is missing and is not allocated here, so nodes do not serve this port; write a number",
 	}
