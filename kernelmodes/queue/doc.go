@@ -11,8 +11,8 @@
 // first packet is in a queue when the process is killed have to send it again.
 //
 // Conntrack's events say what happens to a flow (flow_linux.go has the states). It is in flight at its endpoint until
-// both ends have closed, it is reset, or its entry goes. Without a policy that counts (lb.Policies.CountsInFlight) a UDP
-// flow is not in flight, and a TCP connection is until it is answered; conntrack's table has what is open there.
+// both ends have closed, it is reset, or its entry goes. Without a policy that counts (lb.Policies.CountsInFlight) a
+// UDP flow is not in flight, and a TCP connection is until it is answered; conntrack's table has what is open there.
 //
 // An endpoint fails that resets the first packet of a connection, or does not answer it within 250 ms. In the second
 // case the entry is deleted if there is another endpoint, so that the client's next SYN is asked about. Whose reset it
