@@ -169,11 +169,11 @@ soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and prin
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak \
 		-soak $(SOAK) -table $(CURDIR)/bin/soak.md
 
-conformance: ## run Kubernetes' own tests on a cluster in this machine, MODE=nftables, FOCUS='a pattern'
+conformance: bin/helm ## run Kubernetes' own tests on a cluster in this machine, MODE=nftables, FOCUS='a pattern'
 	@.ci/deps image iptables conformance
 	deploy/conformance/conformance $(or $(MODE),userspace)
 
-rollouts: ## count what clients lose while backends, nodes and Sluice roll, in MODE="userspace nftables kube-proxy"
+rollouts: bin/helm ## count what clients lose while backends, nodes and Sluice roll, in MODE="userspace nftables kube-proxy"
 	@.ci/deps image iptables conformance
 	deploy/conformance/rollouts $(or $(MODE),userspace nftables kube-proxy)
 
