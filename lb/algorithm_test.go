@@ -314,23 +314,23 @@ func TestPeakEWMA(t *testing.T) {
 		}
 	}
 	near("nothing known", 5, 0)
-	k.took(1e6, 0)
+	k.observe(1e6, 0)
 	near("first", 0, 1e6)
-	k.took(50e6, 1e6)
+	k.observe(50e6, 1e6)
 	near("peak", 1e6, 50e6)
-	k.took(1e6, 2e6)
+	k.observe(1e6, 2e6)
 	near("one fast one later", 2e6, 50e6)
 	near("after a half-life", 2e6+halfLife, 25e6)
 	for at := int64(0); at < 10*second; at += 1e5 { // ten for each tick
-		k.took(1e6, 2e6+at)
+		k.observe(1e6, 2e6+at)
 	}
 	near("after 10 s of fast ones", 2e6+10*second, 19e6)
 	if got := k.answersIn(310 * second); got > 1 {
 		t.Errorf("after 5 min: %g ns are left", got)
 	}
-	k.took(3e6, 1e6*second)
+	k.observe(3e6, 1e6*second)
 	near("after 12 days", 1e6*second, 3e6)
-	if k.took(0, 0); k.answersIn(0) <= 0 {
+	if k.observe(0, 0); k.answersIn(0) <= 0 {
 		t.Error("an answer at once is as if nothing was known")
 	}
 }

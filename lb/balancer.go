@@ -406,14 +406,14 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			k.init(to.state, s.Backends[i].Addr)
 		}
 		k.update = b.updates
-		k.becomes = sel.condition(&s.Backends[i])
+		k.nextCondition = sel.condition(&s.Backends[i])
 		if s.Backends[i].Local {
-			k.becomes |= onNode
+			k.nextCondition |= onNode
 		}
 		if to.limit > 0 {
-			k.becomes |= limited
+			k.nextCondition |= limited
 		}
-		if k.becomes&eligible != 0 {
+		if k.nextCondition&eligible != 0 {
 			to.eligibles++
 		}
 		to.backends[i] = k
@@ -422,18 +422,18 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	startSlowly(policies, to.backends)
 	to.state.ejected = 0
 	for _, k := range to.backends {
-		if k.becomes&(eligible|leftOut) != 0 && k.isEjected() {
+		if k.nextCondition&(eligible|leftOut) != 0 && k.isEjected() {
 			to.state.ejected++
 		}
 	}
 	algorithm, _, _ := parseScheduler(policies.Scheduler)
 	for _, k := range to.backends {
-		if algorithm == leastConnections && k.becomes&eligible != 0 {
-			k.becomes |= counted
+		if algorithm == leastConnections && k.nextCondition&eligible != 0 {
+			k.nextCondition |= counted
 		}
-		k.condition.Or(k.becomes)
+		k.condition.Or(k.nextCondition)
 		for in := range to.rings {
-			if k.becomes&set(in).condition() != 0 {
+			if k.nextCondition&set(in).condition() != 0 {
 				to.rings[in] = append(to.rings[in], k)
 			}
 		}
@@ -465,10 +465,10 @@ func (b *Balancer) finish(s, from *service) {
 		}
 	}
 	for _, k := range s.backends {
-		if k.becomes&stays != 0 && k.left.Load() != 0 {
+		if k.nextCondition&stays != 0 && k.left.Load() != 0 {
 			k.left.Store(0)
 		}
-		if k.condition.Swap(k.becomes)&(eligible|leftOut) != 0 && k.becomes&(eligible|leftOut) == 0 {
+		if k.condition.Swap(k.nextCondition)&(eligible|leftOut) != 0 && k.nextCondition&(eligible|leftOut) == 0 {
 			lost = true
 		}
 	}

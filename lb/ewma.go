@@ -19,7 +19,7 @@ const (
 // clock of Flow.Now. It is for algorithms that go by it.
 func (c Choice) Took(took, now int64) {
 	if c.backend != nil {
-		c.backend.took(took, now)
+		c.backend.observe(took, now)
 	}
 }
 
@@ -42,8 +42,8 @@ func (t *terms) delay(r ring, i int, now int64) float64 {
 	return (noise + r[i].answersIn(now)) * (inFlight + 1)
 }
 
-// took keeps the mean, as a float32 of ns, beside the time at which it was that.
-func (b *backend) took(took, now int64) {
+// observe keeps the mean, as a float32 of ns, beside the time at which it was that.
+func (b *backend) observe(took, now int64) {
 	for {
 		was := b.latency.Load()
 		mean, ticks := float64(max(1, took)), age(was, now)

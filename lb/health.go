@@ -27,9 +27,9 @@ type runs struct {
 
 // run is one of failures.
 type run struct {
-	failures atomic.Uint32 // in a row
-	since    atomic.Uint64 // runs.begun of its service when they began
-	victims  victims
+	failures  atomic.Uint32 // in a row
+	since     atomic.Uint64 // runs.begun of its service when they began
+	reporters reporters
 }
 
 // health is what is known of a backend that has failed, or starts slowly.
@@ -83,7 +83,7 @@ func (c Choice) Failed(err error, now int64) {
 }
 
 // WasReset is Done of a connection of a client that the backend has reset before the first byte. It may eject the
-// backend as Failed may; but since the client may have made it do so, one client has a part in that only (victims).
+// backend as Failed may, but each client counts once in an interval (reporters), since it may have caused the reset.
 func (c Choice) WasReset(err error, client netip.Addr, now int64) {
 	c.blame(speaking, err, client, now)
 	c.Done(err)
@@ -109,15 +109,15 @@ func (c Choice) blame(in kind, err error, client netip.Addr, now int64) {
 	}
 	k := c.backend
 	if in == connecting {
-		k.took(failedCosts, now)
+		k.observe(failedCosts, now)
 	}
 	r := &k.record().runs[in]
 	if r.failures.Load() == 0 {
 		r.since.Store(k.service.runs[in].begun.Add(1))
-		r.victims.forget()
+		r.reporters.forget()
 	}
 	b := k.service.balancer
-	if client.IsValid() && !r.victims.believe(client, now, b.Outlier.Interval) {
+	if client.IsValid() && !r.reporters.believe(client, now, b.Outlier.Interval) {
 		return
 	}
 	if int(r.failures.Add(1)) < max(2, b.Outlier.ConsecutiveFailures) || !k.is(eligible) {

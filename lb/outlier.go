@@ -13,7 +13,7 @@ import (
 //
 // The rules: ConsecutiveFailures failures in a row eject a backend ([Balancer.judge]), unless too many are ejected
 // already. Connects that fail and connections that are reset before the first byte are counted apart, since a backend
-// that resets has accepted before; what clients can bring about counts once for each of them (victims).
+// that resets has accepted before; what a client can cause counts once for it (reporters).
 // FailurePercentage, where it is given, ejects by the share of an Interval ([Balancer.JudgeShares]). A backend stays
 // ejected for BaseEjectionTime times its ejections in a row, of which each Interval without one takes one off. Trials
 // ([Balancer.Trials]) begin after a thirtieth of that time, one each second, and the first that succeeds ends it. At
@@ -198,7 +198,7 @@ func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 	for in := range sets {
 		all, stay := 0, 0
 		for _, k := range backends {
-			if k.becomes&in.condition() != 0 {
+			if k.nextCondition&in.condition() != 0 {
 				all++
 				if !k.isBad() {
 					stay++
@@ -209,14 +209,14 @@ func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 			continue
 		}
 		for _, k := range backends {
-			if k.becomes&in.condition() != 0 && k.isBad() {
-				k.becomes = k.becomes&^in.condition() | leftOut
+			if k.nextCondition&in.condition() != 0 && k.isBad() {
+				k.nextCondition = k.nextCondition&^in.condition() | leftOut
 			}
 		}
 	}
 	for _, k := range backends {
-		if k.service.id.Protocol == UDP && k.becomes&leftOut != 0 && k.becomes&eligible == 0 {
-			k.becomes &^= live // else a client that never pauses would stay there
+		if k.service.id.Protocol == UDP && k.nextCondition&leftOut != 0 && k.nextCondition&eligible == 0 {
+			k.nextCondition &^= live // else a client that never pauses would stay there
 		}
 	}
 }
@@ -303,7 +303,7 @@ func (b *Balancer) WithoutEjected(s *Service) *Service {
 	}
 	var out map[netip.AddrPort]bool
 	for _, k := range known.backends {
-		if k.becomes&leftOut != 0 && k.becomes&eligible == 0 {
+		if k.nextCondition&leftOut != 0 && k.nextCondition&eligible == 0 {
 			if out == nil {
 				out = make(map[netip.AddrPort]bool)
 			}

@@ -90,11 +90,11 @@ func startSlowly(p *Policies, backends []*backend) {
 	window := window(p)
 	stays := false
 	for _, k := range backends {
-		stays = stays || k.is(eligible) && k.becomes&eligible != 0
+		stays = stays || k.is(eligible) && k.nextCondition&eligible != 0
 	}
 	for _, k := range backends {
 		switch {
-		case window <= 0 || k.becomes&eligible == 0:
+		case window <= 0 || k.nextCondition&eligible == 0:
 			if h := k.health.Load(); h != nil {
 				h.start.Store(nil)
 			}

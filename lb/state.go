@@ -89,8 +89,8 @@ type backend struct {
 	appeared atomic.Bool   // see Choice.Appear
 
 	// Guarded by Balancer.mu.
-	becomes uint32 // what it is after the last Update
-	update  uint64 // the last Update that had this backend
+	nextCondition uint32 // what it is after the last Update
+	update        uint64 // the last Update that had this backend
 }
 
 const (

@@ -22,15 +22,15 @@ const (
 	// counting is after how long at most the bytes of a flow are in the counters of its backend.
 	counting = int64(2 * time.Second)
 
-	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as
-	// many. A host that asks from ever new ports has the same one again after some time, which is no conversation.
+	// settling is how many questions follow an answer before a flow is not one-shot any more: a handshake of QUIC or
+	// DTLS has as many. A host that asks from new ports uses a port again after some time, which is no conversation.
 	settling = 2
 
-	// crowding is for how long after a flow had to make room those that are not settled leave by themselves.
-	crowding = int64(10 * time.Second)
+	// pressing is how long flows expire early after one had to make room.
+	pressing = int64(10 * time.Second)
 
-	// idlersPart is the part of a shard's places, one in so many, that idlers may keep.
-	idlersPart = 4
+	// oneShotsPart: one-shot flows may keep one of so many places of a shard.
+	oneShotsPart = 4
 )
 
 // dialogue is what a flow's client and backend have said to each other.
@@ -43,7 +43,7 @@ type dialogue struct {
 	expects  bool  // the Service says that backends answer
 	silent   bool  // the backend has let the time for an answer pass
 	followed uint8 // questions that soon followed an answer, up to settling
-	idler    bool  // it is among the shard's
+	oneShot  bool  // it was answered once, and nothing followed: it is in the shard's list
 }
 
 // idle returns how long the flow lives after its last datagram, in ns, as far as it is known by now.
@@ -54,19 +54,19 @@ func (f *flow) idle(now int64) int64 {
 		return fixed
 	case sh.drain.Started():
 		return brief
-	case f.passing(now):
+	case f.expiresEarly(now):
 		return lasting
-	case f.standing == known:
+	case f.assurance == known:
 		return lb.UDPStreamTimeout
 	}
 	return lb.UDPTimeout
 }
 
-// passing reports whether the flow is to leave its place soon, since others had to make room a moment ago: after a
-// flood its sources would hold for 30 s, or 120, what they have taken, and no client that talks needs that. Where it
-// goes on is remembered. One that has no answer yet may get a late one.
-func (f *flow) passing(now int64) bool {
-	return f.replied && f.followed < settling && f.leaving == 0 && now < f.ln.shard.crowded
+// expiresEarly reports whether the flow expires soon because another had to make room within pressing: the sources of a
+// flood must not hold their places for 30 s, or 120. Its endpoint is remembered. A flow without an answer stays, since
+// a late answer may come.
+func (f *flow) expiresEarly(now int64) bool {
+	return f.replied && f.followed < settling && f.leaving == 0 && now < f.ln.shard.pressedUntil
 }
 
 // fixed returns for how long the Service, or the server, has every flow live; 0: it depends.
@@ -125,7 +125,7 @@ func (f *flow) goesOn(now int64) bool {
 func (f *flow) asked(now int64) {
 	if f.heard != 0 && f.followed < settling && now-f.active <= lasting {
 		if f.followed++; f.followed == settling {
-			f.idles(false)
+			f.setOneShot(false)
 		}
 	}
 	f.touch(now, f.heard != 0)
@@ -138,8 +138,8 @@ func (f *flow) asked(now int64) {
 	}
 }
 
-// heardOf notes a datagram of the backend, and reports whether the client must be there, as answers go on for long.
-func (f *flow) heardOf(now int64) bool {
+// onReply notes a datagram of the backend, and reports whether the client is assured because answers go on for long.
+func (f *flow) onReply(now int64) bool {
 	f.replied, f.silent, f.awaits = true, false, 0
 	if f.heard == 0 {
 		f.heard = now
@@ -148,21 +148,21 @@ func (f *flow) heardOf(now int64) bool {
 		return false
 	}
 	f.followed = settling
-	f.idles(false)
+	f.setOneShot(false)
 	return true
 }
 
-// idles makes the flow one of the shard's idlers, or takes it from them.
-func (f *flow) idles(now bool) {
-	switch idlers := &f.ln.shard.idlers; {
-	case now == f.idler:
+// setOneShot adds the flow to the shard's oneShots, or removes it.
+func (f *flow) setOneShot(now bool) {
+	switch oneShots := &f.ln.shard.oneShots; {
+	case now == f.oneShot:
 		return
 	case now:
-		idlers.pushFront(f)
+		oneShots.pushFront(f)
 	default:
-		idlers.remove(f)
+		oneShots.remove(f)
 	}
-	f.idler = now
+	f.oneShot = now
 }
 
 // rests notes that the flow may have had its last answer: a question to a DNS server comes from a new port each
@@ -170,16 +170,16 @@ func (f *flow) idles(now bool) {
 // most, so that their number goes down again and no datagram waits for long.
 func (f *flow) rests(now int64) {
 	sh := f.ln.shard
-	if f.idler || f.followed == settling || f.leaving != 0 || f.fixed() > 0 {
+	if f.oneShot || f.followed == settling || f.leaving != 0 || f.fixed() > 0 {
 		return
 	}
-	f.idles(true)
+	f.setOneShot(true)
 	for range 2 {
-		oldest := sh.idlers.last
-		if sh.idlers.len <= max(1, sh.places/idlersPart) || now-oldest.active < brief {
+		oldest := sh.oneShots.last
+		if sh.oneShots.len <= max(1, sh.places/oneShotsPart) || now-oldest.active < brief {
 			return
 		}
-		sh.crowded = now + crowding
+		sh.pressedUntil = now + pressing
 		sh.count.Parked.Add(1)
 		oldest.remember()
 		oldest.close()
@@ -200,7 +200,7 @@ func (f *flow) rememberAt(c lb.Choice, port uint16) {
 		return
 	}
 	c.Remember(&lb.Conversation{Key: f.conversation(), Port: port, Answered: f.replied,
-		Stream: f.standing == known, Time: eventloop.Now()})
+		Stream: f.assurance == known, Time: eventloop.Now()})
 }
 
 // resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent, and
@@ -213,7 +213,7 @@ func (f *flow) resume(now int64) (lb.Choice, error) {
 			sh.count.Resumed.Add(1)
 			sh.why = lb.ByConversation
 			if f.port = v.Port; v.Answered {
-				f.standing = known // this datagram has followed the answer
+				f.assurance = known // this datagram has followed the answer
 			}
 			return c, nil
 		}

@@ -99,7 +99,7 @@ func TestOneShots(t *testing.T) {
 	for range 25 * 2000 {
 		r.now += each
 		r.flood(0, 1, true)
-		if n := r.ages.len; n > r.places/idlersPart+3 {
+		if n := r.ages.len; n > r.places/oneShotsPart+3 {
 			t.Fatalf("%d flows of %d places", n, r.places)
 		}
 	}
@@ -114,9 +114,9 @@ func TestOneShots(t *testing.T) {
 		t.Error("a flow that was answered once is there after 25 s: the test tests nothing")
 	}
 	again := r.ask(0, r.client(3), true)
-	if again.choice != before || again.standing != known {
+	if again.choice != before || again.assurance != known {
 		t.Errorf("the client that paused is at %v, was at %v; known: %v", again.choice.Backend(), before.Backend(),
-			again.standing == known)
+			again.assurance == known)
 	}
 	if got := [2]int64{waiting.idle(r.now), quic.idle(r.now)}; got != [2]int64{lb.UDPTimeout, lb.UDPStreamTimeout} {
 		t.Errorf("flows live for %v ns", got)
@@ -128,13 +128,13 @@ func TestParkedNoSooner(t *testing.T) {
 	r := newRoom(t, 1, spread)
 	r.now = eventloop.Now()
 	r.flood(0, 3000, true)
-	if n := r.count.Parked.Load(); n != 0 || r.idlers.len != 3000 {
-		t.Errorf("%d parked at once, %d idlers", n, r.idlers.len)
+	if n := r.count.Parked.Load(); n != 0 || r.oneShots.len != 3000 {
+		t.Errorf("%d parked at once, %d oneShots", n, r.oneShots.len)
 	}
 	r.now += brief
 	r.flood(0, 2000, true)
-	if n := r.count.Parked.Load(); n != 3000 || r.idlers.len != 2000 { // those that were idle, and no other
-		t.Errorf("%d parked, %d idlers", n, r.idlers.len)
+	if n := r.count.Parked.Load(); n != 3000 || r.oneShots.len != 2000 { // those that were idle, and no other
+		t.Errorf("%d parked, %d oneShots", n, r.oneShots.len)
 	}
 	r.check()
 }
@@ -174,7 +174,7 @@ func TestFloodLeaves(t *testing.T) {
 	if resumed := r.count.Resumed.Load(); r.ask(0, last, true) == nil || r.count.Resumed.Load() != resumed+1 {
 		t.Error("the last one does not go on where it was")
 	}
-	r.now += crowding
+	r.now += pressing
 	if f := r.ask(0, r.client(2), true); f.idle(r.now) != lb.UDPTimeout {
 		t.Errorf("after the flood a flow lives for %d ns", f.idle(r.now))
 	}
@@ -187,11 +187,11 @@ func TestAnswersInARow(t *testing.T) {
 	r.now = eventloop.Now()
 	f := r.ask(0, r.client(1), true)
 	f.answered(r.now + int64(10*time.Millisecond))
-	if f.standing != unknown || !f.idler {
+	if f.assurance != unknown || !f.oneShot {
 		t.Error("a client is known by two answers in a row")
 	}
 	f.answered(r.now + lasting)
-	if f.standing != known || f.idler || r.idlers.len != 0 {
+	if f.assurance != known || f.oneShot || r.oneShots.len != 0 {
 		t.Error("a client that is answered for two seconds is not known")
 	}
 	r.check()
@@ -207,8 +207,8 @@ func TestPortUsedAgain(t *testing.T) {
 		r.ask(0, r.client(1), true)
 		f.answered(r.now) // also of a resolver that asks for two records
 	}
-	if !f.idler || f.standing != known || f.idle(r.now) != lb.UDPStreamTimeout {
-		t.Errorf("idler: %v, known: %v, lives for %d ns", f.idler, f.standing == known, f.idle(r.now))
+	if !f.oneShot || f.assurance != known || f.idle(r.now) != lb.UDPStreamTimeout {
+		t.Errorf("oneShot: %v, known: %v, lives for %d ns", f.oneShot, f.assurance == known, f.idle(r.now))
 	}
 	r.check()
 }

@@ -68,11 +68,11 @@ type flow struct {
 	key   flowKey
 	links [orders]link
 
-	service  *holder[lb.Name]    // that it counts for
-	source   *holder[netip.Addr] // the client's address, without its port
-	standing standing
-	port     uint16 // to send from, or that it sends from; 0: any
-	header   []byte // of the PROXY protocol, before each datagram to the backend; nil: none
+	service   *holder[lb.Name]    // that it counts for
+	source    *holder[netip.Addr] // the client's address, without its port
+	assurance assurance
+	port      uint16 // to send from, or that it sends from; 0: any
+	header    []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
 	log      *logging  // nil: it is not logged
@@ -269,7 +269,7 @@ func (f *flow) answered(now int64) {
 		}
 		f.choice.Took(now-f.active, now)
 	}
-	f.touch(now, f.heardOf(now))
+	f.touch(now, f.onReply(now))
 	f.rests(now)
 }
 
@@ -346,8 +346,8 @@ func (f *flow) touch(now int64, there bool) {
 	f.active = now
 	switch {
 	case f.leaving != 0:
-	case there && f.standing == unknown:
-		f.stand(known)
+	case there && f.assurance == unknown:
+		f.assure(known)
 	default:
 		f.toFront()
 	}
@@ -370,7 +370,7 @@ func (f *flow) leave(now int64) {
 // leaveBy makes the flow the first to be evicted.
 func (f *flow) leaveBy(at int64) {
 	f.leaving = at
-	f.yield()
+	f.demote()
 }
 
 // expire closes the flow if it is idle, else looks again later, at least so many ns. The timer
@@ -388,7 +388,7 @@ func (f *flow) expire(now, least int64) {
 	}
 	switch {
 	case f.leaving != 0:
-	case f.passing(now) && f.fixed() == 0 && !sh.drain.Started():
+	case f.expiresEarly(now) && f.fixed() == 0 && !sh.drain.Started():
 		sh.count.Parked.Add(1)
 		f.remember()
 	default:
@@ -409,8 +409,8 @@ func (f *flow) close() {
 	}
 	ln.own.remove(f)
 	sh.ages.remove(f)
-	f.idles(false)
-	f.quit()
+	f.setOneShot(false)
+	f.leaveHolders()
 	sh.count.Active.Add(-1)
 	sh.drain.Check(sh.ages.len == 0)
 }

@@ -137,7 +137,7 @@ func (f *flow) freeze(now int64) Frozen {
 		Idle:    time.Duration(now - f.active),
 		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
 		Heard: f.heard, Awaits: f.awaits,
-		Answered: f.replied, Known: f.standing == known, Silent: f.silent, Followed: f.followed,
+		Answered: f.replied, Known: f.assurance == known, Silent: f.silent, Followed: f.followed,
 	}
 	out.In, out.Out = f.meter.Total()
 	if f.trial != 0 {
@@ -253,7 +253,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	}
 	f.heard, f.replied, f.silent, f.followed = from.Heard, from.Answered, from.Silent, min(from.Followed, settling)
 	if from.Known {
-		f.standing = known
+		f.assurance = known
 	}
 	ln.keep(f, from.Service.Service())
 	sh.why = from.Why

@@ -187,7 +187,7 @@ func TestMovedConversation(t *testing.T) {
 		t.Errorf("moved %+v, want one flow of a known client", flows)
 	}
 	onLoop(t, next.shards[0], func() {
-		if f := next.shards[0].ages.first; f.standing != known || f.followed != settling {
+		if f := next.shards[0].ages.first; f.assurance != known || f.followed != settling {
 			t.Error("the client is not known any more")
 		}
 	})

@@ -2,7 +2,7 @@ package udp
 
 // A flow is in four orders: those in which the flows of its frontend's socket and of its shard were
 // made, and those in which the flows of its Service and of its client's address were active. After
-// its first answer it is in a fifth one (shard.idlers).
+// its first answer it is in a fifth one (shard.oneShots).
 const (
 	byFrontend = iota
 	byAge

@@ -7,27 +7,27 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// standing says whether the client of a flow is known to be there. A source that is spoofed never learns of an answer,
-// so that nothing follows one; and a client that asks once only has lost nothing when its flow ends.
-type standing uint8
+// assurance says whether the client of a flow is known to be there, as conntrack's ASSURED does. A spoofed source never
+// gets an answer, so no datagram follows one. A client that asks once loses nothing when its flow ends.
+type assurance uint8
 
 const (
-	unknown standing = iota
-	known            // a datagram of the client has followed an answer, or answers go on and on
-	standings
+	unknown assurance = iota
+	known             // a datagram of the client has followed an answer, or answers go on and on
+	assurances
 )
 
-// newcomers is the part of a holder's flows, one in so many, that those of unknown standing may keep beside known ones:
-// a new client needs a place until it is known (segmented LRU: Karedla, Love and Wherry, IEEE Computer 27(3), 1994).
+// newcomers: flows of unknown assurance may keep one of so many of a holder's places beside known ones, since a new
+// client needs a place until it is known (segmented LRU: Karedla, Love and Wherry, IEEE Computer 27(3), 1994).
 const newcomers = 8
 
 // holder is what a Service or a client's host has in one shard. A nil holder has nothing.
 type holder[K comparable] struct {
 	key   K
-	flows [standings]order // the most recently active first
+	flows [assurances]order // the most recently active first
 }
 
-func (h *holder[K]) count(s standing) int {
+func (h *holder[K]) count(s assurance) int {
 	if h == nil {
 		return 0
 	}
@@ -37,7 +37,7 @@ func (h *holder[K]) count(s standing) int {
 func (h *holder[K]) total() int64 { return int64(h.count(unknown) + h.count(known)) }
 
 // victim returns the flow that makes room for others of the same holder: one that leaves its backend, else the least
-// recently active of unknown standing, unless these are few. nil: there is none.
+// recently active of unknown assurance, unless these are few. nil: there is none.
 func (h *holder[K]) victim() *flow {
 	if h.total() == 0 {
 		return nil
@@ -54,10 +54,10 @@ type holders[K comparable] struct {
 	by  int // order of flow.links
 	all map[K]*holder[K]
 
-	// most is who has most flows of each standing, as far as is known: holders are compared when what they have
+	// most is who has most flows of each assurance, as far as is known: holders are compared when what they have
 	// changes, so that it costs the same however many there are (quasi-pushout: Lin and Shung, IEEE Communications
 	// Letters 1(5), 1997). nil: not known.
-	most [standings]*holder[K]
+	most [assurances]*holder[K]
 }
 
 func newHolders[K comparable](by int) holders[K] {
@@ -68,33 +68,33 @@ func newHolders[K comparable](by int) holders[K] {
 func (hs *holders[K]) add(k K, f *flow) *holder[K] {
 	h := hs.all[k]
 	if h == nil {
-		h = &holder[K]{key: k, flows: [standings]order{{by: hs.by}, {by: hs.by}}}
+		h = &holder[K]{key: k, flows: [assurances]order{{by: hs.by}, {by: hs.by}}}
 		hs.all[k] = h
 	}
-	h.flows[f.standing].pushFront(f)
-	hs.compare(h, f.standing)
+	h.flows[f.assurance].pushFront(f)
+	hs.compare(h, f.assurance)
 	return h
 }
 
 // remove takes f from its holder h, which is forgotten if it has no more.
 func (hs *holders[K]) remove(h *holder[K], f *flow) {
-	h.flows[f.standing].remove(f)
-	hs.compare(h, f.standing)
+	h.flows[f.assurance].remove(f)
+	hs.compare(h, f.assurance)
 	if h.total() == 0 {
 		delete(hs.all, h.key)
 	}
 }
 
-// move gives f, which h has, another standing.
-func (hs *holders[K]) move(h *holder[K], f *flow, to standing) {
-	h.flows[f.standing].remove(f)
-	hs.compare(h, f.standing)
+// move changes the assurance of f, which h has.
+func (hs *holders[K]) move(h *holder[K], f *flow, to assurance) {
+	h.flows[f.assurance].remove(f)
+	hs.compare(h, f.assurance)
 	h.flows[to].pushFront(f)
 	hs.compare(h, to)
 }
 
 // compare keeps most up to date after a change of what h has.
-func (hs *holders[K]) compare(h *holder[K], s standing) {
+func (hs *holders[K]) compare(h *holder[K], s assurance) {
 	if h.count(s) > hs.most[s].count(s) {
 		hs.most[s] = h
 	} else if hs.most[s] == h && h.count(s) == 0 {
@@ -102,8 +102,8 @@ func (hs *holders[K]) compare(h *holder[K], s standing) {
 	}
 }
 
-// larger returns a holder that has more than own, of this standing and in total; nil if none is known.
-func (hs *holders[K]) larger(own *holder[K], s standing) *holder[K] {
+// larger returns a holder that has more than own, of this assurance and in total; nil if none is known.
+func (hs *holders[K]) larger(own *holder[K], s assurance) *holder[K] {
 	if m := hs.most[s]; m.count(s) > own.count(s) && m.total() > own.total() {
 		return m
 	}
@@ -111,13 +111,13 @@ func (hs *holders[K]) larger(own *holder[K], s standing) *holder[K] {
 }
 
 // victim returns the flow that makes room for one of own, which has its share. It is one of own's, or of a holder that
-// has more; and a known one only if own has none of unknown standing to give. nil: none is to be had.
+// has more; and a known one only if own has none of unknown assurance to give. nil: none is to be had.
 func (hs *holders[K]) victim(own *holder[K]) *flow {
 	if h := hs.larger(own, unknown); h != nil {
 		return h.flows[unknown].last
 	}
 	f := own.victim()
-	if f != nil && f.standing == unknown {
+	if f != nil && f.assurance == unknown {
 		return f
 	}
 	if h := hs.larger(own, known); h != nil {
@@ -183,7 +183,7 @@ func (sh *shard) evict(f *flow, reason *atomic.Uint64, now int64) bool {
 		return false
 	}
 	sh.count.Evicted.Add(1)
-	sh.crowded = now + crowding
+	sh.pressedUntil = now + pressing
 	if reason != nil {
 		reason.Add(1)
 	}
@@ -200,34 +200,34 @@ func (f *flow) join(service lb.Name) {
 	f.source = sh.clients.add(lb.HostOf(f.key.client.Addr()), f)
 }
 
-// quit takes the flow from its holders.
-func (f *flow) quit() {
+// leaveHolders takes the flow from its holders.
+func (f *flow) leaveHolders() {
 	sh := f.ln.shard
 	sh.services.remove(f.service, f)
 	sh.clients.remove(f.source, f)
 }
 
-// stand gives the flow a standing, as the most recently active of that.
-func (f *flow) stand(s standing) {
+// assure sets the flow's assurance, and makes the flow the most recently active one of it.
+func (f *flow) assure(s assurance) {
 	sh := f.ln.shard
 	sh.services.move(f.service, f, s)
 	sh.clients.move(f.source, f, s)
-	f.standing = s
+	f.assurance = s
 }
 
-// toFront makes the flow the most recently active of its standing.
+// toFront makes the flow the most recently active of its assurance.
 func (f *flow) toFront() {
-	f.service.flows[f.standing].toFront(f)
-	f.source.flows[f.standing].toFront(f)
-	if f.idler {
-		f.ln.shard.idlers.toFront(f)
+	f.service.flows[f.assurance].toFront(f)
+	f.source.flows[f.assurance].toFront(f)
+	if f.oneShot {
+		f.ln.shard.oneShots.toFront(f)
 	}
 }
 
-// yield makes the flow the first to make room.
-func (f *flow) yield() {
-	f.idles(false)
-	f.stand(unknown)
+// demote makes the flow the first to make room.
+func (f *flow) demote() {
+	f.setOneShot(false)
+	f.assure(unknown)
 	f.service.flows[unknown].toBack(f)
 	f.source.flows[unknown].toBack(f)
 }

@@ -178,7 +178,7 @@ func TestNewClientsFindRoom(t *testing.T) {
 			fresh = append(fresh, r.ask(s, r.client(5000+i), true))
 		}
 		for i, f := range fresh {
-			if again := r.ask(s, r.client(5000+i), true); again != f || f.standing != known {
+			if again := r.ask(s, r.client(5000+i), true); again != f || f.assurance != known {
 				t.Errorf("new client %d of Service %d has lost its flow", i, s)
 			}
 		}
@@ -299,21 +299,21 @@ func TestRoom(t *testing.T) {
 // check looks whether every flow is where it has to be.
 func (r *room) check() {
 	r.t.Helper()
-	services, clients := map[lb.Name][standings]int{}, map[netip.Addr][standings]int{}
+	services, clients := map[lb.Name][assurances]int{}, map[netip.Addr][assurances]int{}
 	for f := r.ages.first; f != nil; f = f.links[byAge].next {
 		n, m := services[f.service.key], clients[f.source.key]
-		n[f.standing]++
-		m[f.standing]++
+		n[f.assurance]++
+		m[f.assurance]++
 		services[f.service.key], clients[f.source.key] = n, m
 	}
-	idlers := 0
-	for f := r.idlers.first; f != nil; f = f.links[byAnswer].next {
-		if idlers++; !f.idler || f.followed == settling || !f.replied || f.leaving != 0 {
-			r.t.Fatalf("a flow is among the idlers: %+v", f)
+	oneShots := 0
+	for f := r.oneShots.first; f != nil; f = f.links[byAnswer].next {
+		if oneShots++; !f.oneShot || f.followed == settling || !f.replied || f.leaving != 0 {
+			r.t.Fatalf("a flow is among the oneShots: %+v", f)
 		}
 	}
-	if idlers != r.idlers.len {
-		r.t.Fatalf("%d idlers in the list, which says %d", idlers, r.idlers.len)
+	if oneShots != r.oneShots.len {
+		r.t.Fatalf("%d oneShots in the list, which says %d", oneShots, r.oneShots.len)
 	}
 	if r.ages.len > r.places {
 		r.t.Fatalf("%d flows, want %d at most", r.ages.len, r.places)
@@ -322,7 +322,7 @@ func (r *room) check() {
 	checkHolders(r.t, &r.clients, clients)
 }
 
-func checkHolders[K comparable](t *testing.T, hs *holders[K], want map[K][standings]int) {
+func checkHolders[K comparable](t *testing.T, hs *holders[K], want map[K][assurances]int) {
 	t.Helper()
 	if len(hs.all) != len(want) {
 		t.Fatalf("%d holders, want %d", len(hs.all), len(want))
@@ -334,7 +334,7 @@ func checkHolders[K comparable](t *testing.T, hs *holders[K], want map[K][standi
 		}
 	}
 	for s, h := range hs.most {
-		if h != nil && (hs.all[h.key] != h || h.count(standing(s)) == 0) {
+		if h != nil && (hs.all[h.key] != h || h.count(assurance(s)) == 0) {
 			t.Fatalf("%v is said to have most, and has none", h.key)
 		}
 	}

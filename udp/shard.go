@@ -17,19 +17,19 @@ const perWalk = 1024
 
 // shard is the part of a Server that lives on one loop, or the whole of one without loops.
 type shard struct {
-	server   *Server
-	io       transport
-	places   int   // how many flows there may be
-	ages     order // all flows
-	idlers   order // flows that had one answer and nothing after that, the most recently active first
-	services holders[lb.Name]
-	clients  holders[netip.Addr]
-	crowded  int64 // time until which flows that are not settled leave soon, ns, since one had to make room
-	portless int64 // time until which no port is asked for, ns, since there was none
-	scan     func()
-	drain    eventloop.Drain
-	count    loopCounters
-	ids      proxyproto.IDs
+	server       *Server
+	io           transport
+	places       int   // how many flows there may be
+	ages         order // all flows
+	oneShots     order // flows that were answered once, the most recently active first
+	services     holders[lb.Name]
+	clients      holders[netip.Addr]
+	pressedUntil int64 // time until which flows expire early, ns
+	portless     int64 // time until which no port is asked for, ns, since there was none
+	scan         func()
+	drain        eventloop.Drain
+	count        loopCounters
+	ids          proxyproto.IDs
 
 	index  int         // of its loop
 	sample look.Sample // of flows that are logged
@@ -70,7 +70,7 @@ func newShard(s *Server, shards int) *shard {
 		server:   s,
 		places:   s.places(shards),
 		ages:     order{by: byAge},
-		idlers:   order{by: byAnswer},
+		oneShots: order{by: byAnswer},
 		services: newHolders[lb.Name](byService),
 		clients:  newHolders[netip.Addr](byClient),
 		ids:      proxyproto.IDs{Maker: rand.Uint64()},

@@ -37,7 +37,7 @@ type flowPart struct {
 	mu    sync.Mutex
 	flows flowMap
 	tally tally
-	young line
+	young probes
 }
 
 // flowKey is what the first packet of a flow has.
@@ -125,13 +125,13 @@ func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack
 	p.flows.add(k, hash, one)
 	t.known.Add(1)
 	if look > 0 {
-		t.look(p, &glance{*k, one.since, one.since + look})
+		t.look(p, &probe{*k, one.since, one.since + look})
 	}
 	return true, enough
 }
 
 // look has a flow be looked at. The caller holds p.mu.
-func (t *flowTable) look(p *flowPart, g *glance) {
+func (t *flowTable) look(p *flowPart, g *probe) {
 	if !p.young.push(g) {
 		return
 	}
@@ -140,20 +140,20 @@ func (t *flowTable) look(p *flowPart, g *glance) {
 	}
 }
 
-// line has flows in the order in which they are to be looked at.
-type line struct {
-	list []glance
+// probes are due for flows in this order.
+type probes struct {
+	list []probe
 	from int // what is before is done
 }
 
-// glance is when a flow is looked at that began at a time.
-type glance struct {
+// probe is when to ask conntrack about a flow that began at a time.
+type probe struct {
 	flowKey
 	since, at int64
 }
 
 // push adds one. False: there is no room.
-func (l *line) push(g *glance) bool {
+func (l *probes) push(g *probe) bool {
 	if l.from > 0 && len(l.list) == cap(l.list) {
 		l.list = l.list[:copy(l.list, l.list[l.from:])]
 		l.from = 0
@@ -166,7 +166,7 @@ func (l *line) push(g *glance) bool {
 }
 
 // due returns the first if its time has come; nil: it has not.
-func (l *line) due(now int64) *glance {
+func (l *probes) due(now int64) *probe {
 	if l.from == len(l.list) || l.list[l.from].at > now {
 		return nil
 	}

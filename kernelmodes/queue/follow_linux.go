@@ -77,7 +77,7 @@ func (s *Server) follow() (err error) {
 		return fmt.Errorf("follow flows: %w", err)
 	}
 	f.stop = make(chan struct{})
-	f.all.Go(s.lookOn)
+	f.all.Go(s.probeLoop)
 	f.all.Go(s.readOn)
 	return nil
 }

@@ -16,8 +16,8 @@ const attempts = 4
 // second, and after twice as long each time.
 const remembered = int64(8 * time.Second)
 
-// lookOn looks at flows whose endpoints have not answered in time.
-func (s *Server) lookOn() {
+// probeLoop asks conntrack about flows whose endpoints have not answered in time.
+func (s *Server) probeLoop() {
 	f := &s.following
 	for first := 0; ; {
 		if f.young.Load() == 0 {
@@ -66,7 +66,7 @@ func (s *Server) lookAt(p *flowPart, most int) (n int) {
 }
 
 // lookAtOne looks at a flow whose endpoint has not answered as far as is known.
-func (s *Server) lookAtOne(g *glance, one *flow) {
+func (s *Server) lookAtOne(g *probe, one *flow) {
 	now, k := s.Now(), &g.flowKey
 	if one.state == retrying {
 		if now-one.since > remembered {
@@ -107,18 +107,18 @@ func (one *flow) timeout() int64 {
 }
 
 // lookAgain has a flow be looked at again after a time, if it is still the one that was.
-func (s *Server) lookAgain(g *glance, change func(*flow)) {
+func (s *Server) lookAgain(g *probe, change func(*flow)) {
 	p, hash := s.following.part(&g.flowKey)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
 		change(one)
-		s.following.look(p, &glance{g.flowKey, one.since, s.Now() + firstLook})
+		s.following.look(p, &probe{g.flowKey, one.since, s.Now() + firstLook})
 	}
 }
 
 // giveUp ends a flow, if it is still the one that was.
-func (s *Server) giveUp(g *glance) {
+func (s *Server) giveUp(g *probe) {
 	p, hash := s.following.part(&g.flowKey)
 	p.mu.Lock()
 	ended := flow{}
@@ -132,7 +132,7 @@ func (s *Server) giveUp(g *glance) {
 
 // fail says that the endpoint of a flow has failed, which has not answered. Where there is another its entry is
 // deleted, so that what the client sends next is asked about again.
-func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
+func (s *Server) fail(g *probe, was *flow, e *conntrack.Entry) {
 	s.following.silent.Add(1)
 	choice, k := was.choice, &g.flowKey
 	others := s.hasOthers(g, was)
@@ -150,7 +150,7 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 	}
 	if others {
 		one.retry(s.Now())
-		s.following.look(p, &glance{g.flowKey, one.since, one.since + firstLook})
+		s.following.look(p, &probe{g.flowKey, one.since, one.since + firstLook})
 	} else {
 		one.wait(next)
 	}
@@ -167,7 +167,7 @@ func (s *Server) fail(g *glance, was *flow, e *conntrack.Entry) {
 func mostAttempts(c lb.Choice) int { return cmp.Or(int(c.Policies().ConnectAttempts), attempts) }
 
 // hasOthers reports whether a flow whose endpoint has failed may have another.
-func (s *Server) hasOthers(g *glance, one *flow) bool {
+func (s *Server) hasOthers(g *probe, one *flow) bool {
 	done, most := 1, mostAttempts(one.choice)
 	if one.failed != nil {
 		done += one.failed.attempts

@@ -115,7 +115,7 @@ func (s *Server) readEntry(e *conntrack.Entry, r *reading) {
 	s.adopt(&k, e, r.turn)
 	if r.isGone(e.ID) { // meanwhile
 		if one, there := f.find(&k); there && one.seen == r.turn {
-			s.giveUp(&glance{flowKey: k, since: one.since})
+			s.giveUp(&probe{flowKey: k, since: one.since})
 		}
 	}
 }
