@@ -21,5 +21,6 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		(*h).ServeHTTP(w, r)
 		return
 	}
+	w.Header().Set("Retry-After", "1")
 	write(w, nil, &Error{http.StatusServiceUnavailable, g.Waits()})
 }

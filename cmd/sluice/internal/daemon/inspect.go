@@ -139,7 +139,7 @@ func (d *daemon) showPage(sources *api.Sources) {
 	all.Handle("/", pages)
 	all.Handle("/"+api.Version, sources.Handler())
 	all.Handle("/"+api.Version+"/", sources.Handler())
-	d.web.inside.Open(all)
+	d.web.pages.Open(all)
 }
 
 // netNS names the network namespace of this process; empty: it is not known.

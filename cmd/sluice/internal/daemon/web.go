@@ -27,6 +27,7 @@ type web struct {
 	checks  *status.ServiceChecks // health checks of Services
 	conns   *status.Conns         // of all of them
 	inside  *status.Inside        // the page and the API; nil: there are none
+	pages   api.Gate              // inside has it
 	api     api.Gate              // of the API's socket, and
 	listens bool                  // it is served
 }
@@ -42,7 +43,7 @@ func (w *web) close() error {
 // serveWeb serves what probes and scrapers ask, and connects the packages to the metrics.
 func (d *daemon) serveWeb() error {
 	d.web = &web{checks: &d.control.checks, conns: status.NewConns(d.data.budget.Limit),
-		api: api.Gate{Waits: d.waits()}}
+		pages: api.Gate{Waits: d.waits()}, api: api.Gate{Waits: d.waits()}}
 	open := d.web.conns.Bound(d.Upgrade.Listen)
 	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, open
 	m := d.newMetrics()
@@ -58,7 +59,7 @@ func (d *daemon) serveWeb() error {
 		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	if who := d.Config.Page; who != config.PageNever {
-		d.web.inside = &status.Inside{Anywhere: who == config.PageAlways, Waits: d.waits()}
+		d.web.inside = &status.Inside{Anywhere: who == config.PageAlways, Inner: &d.web.pages}
 	}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
 		Config: c, Steering: d.steering.filter, Inside: d.web.inside,

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync/atomic"
 )
 
 // insidePaths are those of the metrics address at which the running process can be looked into.
@@ -17,9 +16,7 @@ var insidePaths = []string{"/{$}", "/service", "/events", "/assets/", "/v1", "/v
 // header has to be one too, since a page of another site may have its name resolved to 127.0.0.1 (DNS rebinding).
 type Inside struct {
 	Anywhere bool
-	Waits    func() string // what the process waits for, before Open
-
-	handler atomic.Pointer[http.Handler]
+	Inner    http.Handler // answers who may ask
 }
 
 // Policy is what a page may load: its own files, and the styles of a source, which may be the hash of those in it.
@@ -27,9 +24,6 @@ func Policy(styles string) string {
 	return "default-src 'none'; style-src " + styles + "; script-src 'self'; img-src 'self' data:; " +
 		"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 }
-
-// Open has requests answered from now on; before they are asked to come again.
-func (i *Inside) Open(h http.Handler) { i.handler.Store(&h) }
 
 // ServeHTTP answers who may ask.
 func (i *Inside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -40,18 +34,11 @@ func (i *Inside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY") // older browsers
-	const plain = "text/plain; charset=utf-8"
 	if why := i.refuses(r); why != "" {
-		write(w, http.StatusForbidden, plain, "Sluice does not show this "+why+"\n")
+		write(w, http.StatusForbidden, "text/plain; charset=utf-8", "Sluice does not show this "+why+"\n")
 		return
 	}
-	inner := i.handler.Load()
-	if inner == nil {
-		h.Set("Retry-After", "1")
-		write(w, http.StatusServiceUnavailable, plain, i.Waits()+"\n")
-		return
-	}
-	(*inner).ServeHTTP(w, r)
+	i.Inner.ServeHTTP(w, r)
 }
 
 // refuses says to whom a request is not answered.
