@@ -130,6 +130,9 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 			verdict = k.remember().explain(f.Now)
 		case sel.has(from, &s.Backends[i]):
 			verdict = "eligible"
+			if k.isBad() {
+				verdict += " since too few others are, though " + k.remember().explain(f.Now)
+			}
 		}
 		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.why(from, &s.Backends[i]))
 		if f.Tried.has(k) {

@@ -65,7 +65,7 @@ var (
 	endpointReturned = declare(Kind{Reason: "EndpointReturned", Action: chooseEndpoints,
 		Means: "The endpoint is back."})
 	endpointCheckFailed = declare(Kind{Reason: "EndpointCheckFailed", Action: chooseEndpoints, Warning: true,
-		Means: "An endpoint fails its `readiness-probe` and gets no new connections."})
+		Means: "An endpoint fails its `readiness-probe` and gets no new connections, unless too few others pass."})
 	endpointCheckPassed = declare(Kind{Reason: "EndpointCheckPassed", Action: chooseEndpoints,
 		Means: "The endpoint passes its probe again."})
 

@@ -211,6 +211,9 @@ func (f *file) parse(data []byte) *version {
 			v.warnings.add(e.at(f.path, c.base))
 		}
 	}
+	if len(all) == 0 { // a file that was cut off, perhaps
+		v.warnings.add(&Error{File: f.path, Line: 1, Kind: Unread, Reason: "the file has no objects"})
+	}
 	owners := make(map[claim]placed, len(v.objects))
 	for c, o := range v.owners() {
 		if first, taken := owners[c]; taken {

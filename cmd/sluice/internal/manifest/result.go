@@ -34,7 +34,7 @@ const (
 	Conflict   Kind = "conflict"   // another object has the same name, address or port
 	Limit      Kind = "limit"      // it has more documents or values than allowed
 	Unwatched  Kind = "unwatched"  // changes are noticed late
-	Unread     Kind = "unread"     // it is not read because of its name, or a folder has nothing to read
+	Unread     Kind = "unread"     // it is not read because of its name, or there is nothing to read
 )
 
 // Error returns "file:line: reason".
