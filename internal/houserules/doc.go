@@ -7,15 +7,15 @@
 // small trees that break it. TestRules applies every rule to the repository,
 // TestRulesCanFail applies each to its broken trees.
 //
-// ARCHITECTURE.md lists the ways through the code, under a heading for each:
+// ARCHITECTURE.md and docs/decisions list the ways through the code, under a heading for each:
 //
 //	### Way of a SYN
 //
 //	- `tcp/accept.go: listener.accept` takes the connection
-//	- `lb/balancer.go: Balancer.Pick`
+//	- `lb/balancer.go: Balancer.Pick`, `Balancer.Update`
 //
-// A line names a function, or a method by its receiver's type, and the file in which it
-// is declared. There are ways of a SYN, a datagram, a change and an upgrade; that of a
+// A line names functions, or methods by their receiver's type, and the file in which they
+// are declared. There are ways of a SYN, a datagram, a change and an upgrade; the way of a
 // change has at most 25 functions.
 //
 // The package is tests only and nothing imports it.
