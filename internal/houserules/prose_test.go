@@ -51,12 +51,14 @@ func proseRules() []rule {
 		{
 			name: "pages are short", check: checkPages,
 			why: "readers leave a page that they cannot take in; a page answers the question of one reader",
-			broken: tree{"README.md": strings.Repeat("x\n", longestReadme+1), "docs/a.md": strings.Repeat("x\n", longestPage+1),
+			broken: tree{"README.md": strings.Repeat("x\n", longestReadme+1),
+				"docs/a.md":       strings.Repeat("x\n", longestPage+1),
 				"ARCHITECTURE.md": strings.Repeat("x\n", 161), "CONTRIBUTING.md": strings.Repeat("x\n", 201),
 				"docs/decisions/001-a.md": strings.Repeat("x\n", 61)},
 			want: "ARCHITECTURE.md: 161 lines\nCONTRIBUTING.md: 201 lines\nREADME.md: 131 lines\n" +
 				"docs/a.md: 201 lines\ndocs/decisions/001-a.md: 61 lines",
-			fine: tree{"docs/runbooks.md": strings.Repeat("x\n", longestPage+1), "CHANGELOG.md": strings.Repeat("x\n", 999),
+			fine: tree{"docs/runbooks.md": strings.Repeat("x\n", longestPage+1),
+				"CHANGELOG.md":    strings.Repeat("x\n", 999),
 				"CONTRIBUTING.md": strings.Repeat("x\n", longestPage)},
 		},
 		{

@@ -56,7 +56,8 @@ func checkWays(r *repo) []string {
 		case n == 0:
 			found = append(found, "ARCHITECTURE.md: no way of a "+name+" with its functions")
 		case name == "change" && n > maxChange:
-			found = append(found, fmt.Sprintf("ARCHITECTURE.md: the way of a change has %d functions, the limit is %d", n, maxChange))
+			found = append(found, fmt.Sprintf("ARCHITECTURE.md: the way of a change has %d functions, the limit is %d",
+				n, maxChange))
 		}
 	}
 	return found
