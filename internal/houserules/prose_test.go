@@ -18,7 +18,8 @@ const (
 // dialect are phrases that a reader who has English as a second language does not find in a dictionary, or that have no
 // noun: say immediately, until you undo it, the endpoints that.
 var dialect = regexp.MustCompile(`(?i)\b(at once|a moment ago|in the midst|from then on|for good|those that|` +
-	`that of which|hears? of|heard of|comes? by|goes by|leave be|as many as may|is had|yet to come|what becomes of|of these are|nor does|there is none of|what it is of)\b`)
+	`that of which|hears? of|heard of|comes? by|goes by|leave be|as many as may|is had|yet to come|what becomes of|` +
+	`of these are|nor does|there is none of|what it is of)\b`)
 
 // listItem is the start of an item or a row.
 var (

@@ -135,8 +135,7 @@ func newWorld(t testing.TB, others int) *world {
 	mux := http.NewServeMux()
 	mux.Handle("/", pages)
 	mux.Handle("/v1/", w.Handler())
-	guard := new(status.Inside)
-	guard.Open(mux)
+	guard := &status.Inside{Inner: mux}
 	s := httptest.NewServer(status.Info{Metrics: http.NotFoundHandler(), Inside: guard}.Handler())
 	t.Cleanup(s.Close)
 	w.url = s.URL
