@@ -75,10 +75,12 @@ func (one *flow) String() string {
 // answer notes conntrack's entry, which has a reply.
 func (one *flow) answer(id uint32) { one.state, one.id = answered, id }
 
-// visited notes whether conntrack has an entry, of a flow that is asked or missing.
+// visited notes whether conntrack had an entry at a visit. A flow that was answered meanwhile stays so.
 func (one *flow) visited(there bool) {
-	one.state = missing
-	if there {
+	switch {
+	case one.state == asked && !there:
+		one.state = missing
+	case one.state == missing && there:
 		one.state = asked
 	}
 }

@@ -25,7 +25,7 @@ func TestStates(t *testing.T) {
 		"missing 10.244.0.1:8080":  func(f *flow) { f.visited(false) },
 		"patient 10.244.0.1:8080":  func(f *flow) { f.wait(b.Resume(s.ID, s.Backends[0].Addr)) },
 		"retrying 10.244.0.1:8080": func(f *flow) { f.visited(false); f.retry(2) },
-		"answered 10.244.0.1:8080": func(f *flow) { f.visited(false); f.visited(true); f.answer(7) },
+		"answered 10.244.0.1:8080": func(f *flow) { f.visited(false); f.visited(true); f.answer(7); f.visited(false) },
 	} {
 		f := begin()
 		if change(f); f.String() != want {
