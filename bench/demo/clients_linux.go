@@ -110,7 +110,7 @@ func startLoad(ctx context.Context, h *testbed.Host, vip string) (*load, error) 
 	return l, err
 }
 
-// startLoads starts a load on each host. stop, which is never nil, ends those that were started.
+// startLoads starts a load on each host. stop is never nil, and ends the started loads.
 func startLoads(ctx context.Context, vip string, hosts ...*testbed.Host) (all []*load, stop func(), err error) {
 	stop = func() {
 		for _, l := range all {

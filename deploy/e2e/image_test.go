@@ -23,7 +23,8 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// containerd starts one with folders of its own on a host, and returns its socket. Its containers have the host's network.
+// containerd starts one with folders of its own on a host, and returns its socket. Its containers use the host's
+// network.
 func containerd(t *testing.T, host *testbed.Host) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -111,7 +112,7 @@ func TestImageIsFound(t *testing.T) {
 	}
 }
 
-// defaults are the capabilities that ctr gives a container, but for those that the chart asks for.
+// defaults are the capabilities that ctr gives a container and the chart does not ask for.
 var defaults = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_SETGID", "CAP_SETUID",
 	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE"}
 

@@ -19,7 +19,7 @@ var manTemplate string
 // Help is what "sluice NAME --help" prints.
 type Help struct{ Name, Text string }
 
-// Helps returns the help of each command, but of those that are hidden or cobra's own.
+// Helps returns the help of each command, except hidden ones and cobra's own.
 func Helps() ([]Help, error) {
 	var all []Help
 	for _, c := range cli.Root(others(), io.Discard, io.Discard).Commands() {

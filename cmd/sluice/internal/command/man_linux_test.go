@@ -18,7 +18,7 @@ func TestManPage(t *testing.T) {
 		}
 	}
 	if _, err := exec.LookPath("groff"); err != nil {
-		t.Skip("groff is not installed")
+		t.Fatal("groff is missing: make deps installs it")
 	}
 	cmd := exec.CommandContext(t.Context(), "groff", "-man", "-ww", "-z", "-Tutf8")
 	cmd.Stdin = &page

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// TestWithoutRoot: in every mode the capabilities that deploy/README.md lists are enough for another user than root, beside
-// iptables-legacy too, whose tables are root's to read. A hand-over needs no more.
+// TestWithoutRoot: in every mode the capabilities that deploy/README.md lists are enough for another user than root, also
+// beside iptables-legacy, whose tables only root reads. A hand-over needs no more.
 func TestWithoutRoot(t *testing.T) {
 	testbed.VM(t)
 	t.Parallel()

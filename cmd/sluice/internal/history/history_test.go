@@ -142,8 +142,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestRefusals: refused clients are reported once per Service port, reason and ReportEvery. Those of a process before are
-// not, and a sample makes at most one report.
+// TestRefusals: refused clients are reported once per Service port, reason and ReportEvery. Clients of a former process
+// are not, and a sample makes at most one report.
 func TestRefusals(t *testing.T) {
 	all := []*lb.Service{serviceAt(0), serviceAt(1)}
 	w := newWorld(t, all...)

@@ -44,7 +44,7 @@ var unserved = strings.Fields(`Accepted Dials Held Queued DrainReset IdleTimedOu
 	ClientResets BackendResets Spread Transparent Resumed PortsLost Evicted Refused NotAnswered Resent SendErrors
 	MessagesIn MessagesOut TooLong Frontends Applied Failures`)
 
-// number gives every number in a Stats, and in those that it embeds, a value of its own from next on, and visits it.
+// number visits every number in a Stats and in what it embeds, and gives each another value, beginning with next.
 func number(stats reflect.Value, next *int64, visit func(name string, value int64)) {
 	for i := range stats.NumField() {
 		f, name := stats.Field(i), stats.Type().Field(i).Name

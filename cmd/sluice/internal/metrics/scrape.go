@@ -37,7 +37,7 @@ func (s scrape) counter(name, help string, n uint64, labels ...string) {
 	s.send(prometheus.CounterValue, name, help, float64(n), labels...)
 }
 
-// counters sends a series for each value of a label, beside those that all have.
+// counters sends a series for each value of a label, besides the common labels.
 func (s scrape) counters(name, help, label string, all []reading, labels ...string) {
 	for _, r := range all {
 		s.counter(name, help, r.n, slices.Concat(labels, []string{label, r.value})...)

@@ -93,8 +93,8 @@ func (w *writer) table(of, caption string) {
 <thead><tr>`, of, of, caption)
 }
 
-// heads writes the heads of columns and begins the rows; those of numbers begin with #, and
-// those that narrow windows leave out with -.
+// heads writes the heads of columns and begins the rows; a column of numbers begins with #,
+// and - marks a column that narrow windows leave out.
 func (w *writer) heads(labels ...string) {
 	for _, label := range labels {
 		switch label[0] {

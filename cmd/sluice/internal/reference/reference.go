@@ -76,7 +76,7 @@ func tables(fsys fs.FS) template.FuncMap {
 // described returns all metrics.
 func described() ([]metrics.Description, error) {
 	handOvers := handover.NewMetrics()
-	handOvers.Took() // its time is a series from then on
+	handOvers.Took() // makes the series of its time
 	return metrics.Describe(handOvers)
 }
 
