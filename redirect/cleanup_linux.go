@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -84,8 +85,7 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 		note(steeredBy(strings.Split(save, "\n"), ipv6))
 	}))
 	if len(changed) > 0 {
-		_, err2 := deleteFlows(flowFilter{changed: changed}, ipv6)
-		err = errors.Join(err, err2)
+		err = errors.Join(err, flows.DeleteRedirected(ipv6, changed))
 	}
 	return err
 }

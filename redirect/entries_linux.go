@@ -128,9 +128,6 @@ func (r *ruleset) render() {
 // screened reports whether an entry makes some clients get no service.
 func (e Entry) screened() bool { return e.Action == Refuse || e.Action == Drop || e.DropOutside }
 
-// passes reports whether an entry has no effect on packets to it: another path forwards them, or none.
-func (e Entry) passes() bool { return e.Action == Pass && !e.DropOutside && e.Sources == nil }
-
 // numberedAsProxy reports whether a frontend has its proxy port's own number.
 func (e Entry) numberedAsProxy(host Host) bool {
 	return e.Action == Redirect && e.Frontend.Addr.Port() == e.proxyPort(host)

@@ -11,13 +11,14 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// flows returns the original destinations of all conntrack entries, with their
+// tracked returns the original destinations of all conntrack entries, with their
 // protocol number.
-func flows(t *testing.T, ipv6 bool) []string {
+func tracked(t *testing.T, ipv6 bool) []string {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
 	if ipv6 {
@@ -33,6 +34,39 @@ func flows(t *testing.T, ipv6 bool) []string {
 	slices.Sort(out)
 	return out
 }
+
+// reconciled steers, and deletes the flows that a plan makes stale, as the program does.
+type reconciled struct {
+	steers
+	stale flows.Stale
+	was   map[lb.Frontend]flows.Place // nil: it is not known
+}
+
+func (r *reconciled) sync(t *testing.T, p Plan) {
+	t.Helper()
+	syncPlan(t, r.steers, p)
+	now := make(map[lb.Frontend]flows.Place)
+	for _, e := range p.Update().Add {
+		kinds := map[Action]flows.Kind{Redirect: flows.Proxy, Accept: flows.Socket, Refuse: flows.Refused, Drop: flows.Refused}
+		if e.Frontend.Protocol == lb.UDP {
+			now[e.Frontend] = flows.Place{Kind: kinds[e.Action], Port: e.Port, Sources: e.Sources, Inside: e.DropOutside}
+		}
+	}
+	for _, all := range []map[lb.Frontend]flows.Place{r.was, now} {
+		for f := range all {
+			r.stale.Change(f, r.was[f], now[f], r.was == nil)
+		}
+	}
+	local, err := netfilter.LocalAddrs()
+	check(t, err)
+	r.stale.Reconcile(&flows.Node{Local: local, Inside: p.Inside}, func(f lb.Frontend) bool {
+		_, there := now[f]
+		return there
+	})
+	r.was = now
+}
+
+func (r *reconciled) deleted() uint64 { return r.stale.Deleted(false) + r.stale.Deleted(true) }
 
 func flow(addr netip.AddrPort) string { return fmt.Sprintf("%d %s", unix.IPPROTO_UDP, addr) }
 
@@ -75,7 +109,7 @@ func TestStaleFlows(t *testing.T) {
 		l := newLab(t)
 		a, b := serveUDP(t, ":0"), serveUDP(t, ":0")
 		serveUDP(t, ":30053")
-		st := staleTest{lab: l, s: v.steerer()}
+		st := staleTest{lab: l, s: &reconciled{steers: v.steerer()}}
 		st.rest = st.others(t, v.ipv6, a)
 		pods, hosts := podNet(v.ipv6), alone(clientAddr[v.ipv6])
 		here, gone, refused, dropped := served{port: a}, served{}, served{refuse: true}, served{drop: true}
@@ -125,20 +159,20 @@ func TestStaleFlows(t *testing.T) {
 			if c.pod {
 				st.local = podAddr[v.ipv6]
 			}
-			syncPlan(t, st.s, c.from.plan(st.f, st.rest, pods))
+			st.s.sync(t, c.from.plan(st.f, st.rest, pods))
 			check(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 			st.askOthers(t)
-			kept := flows(t, v.ipv6)
+			kept := tracked(t, v.ipv6)
 			st.ask(t, c.name, c.from, false)
 			if !c.stale {
-				kept = flows(t, v.ipv6)
+				kept = tracked(t, v.ipv6)
 			}
-			before := st.s.Stats().FlowsDeleted
-			syncPlan(t, st.s, c.to.plan(st.f, st.rest, pods))
-			if got, want := st.s.Stats().FlowsDeleted-before, map[bool]uint64{true: 1}[c.stale]; got != want {
+			before := st.s.deleted()
+			st.s.sync(t, c.to.plan(st.f, st.rest, pods))
+			if got, want := st.s.deleted()-before, map[bool]uint64{true: 1}[c.stale]; got != want {
 				t.Errorf("%s: %d entries deleted, want %d", c.name, got, want)
 			}
-			if got := flows(t, v.ipv6); !slices.Equal(got, kept) {
+			if got := tracked(t, v.ipv6); !slices.Equal(got, kept) {
 				t.Errorf("%s: entries %q, want %q", c.name, got, kept)
 			}
 			st.ask(t, c.name, c.to, c.stale)
@@ -149,7 +183,7 @@ func TestStaleFlows(t *testing.T) {
 // staleTest is what the cases of TestStaleFlows share.
 type staleTest struct {
 	*lab
-	s         steers
+	s         *reconciled
 	f         lb.Frontend
 	at        netip.AddrPort // where it is asked
 	local     netip.Addr     // who asks
@@ -251,9 +285,9 @@ func TestForeignNAT(t *testing.T) {
 		output(t, v.command, append([]string{"-t", "nat", "-D"}, rule...)...)
 		serveUDP(t, ":30053")
 		ask(elsewhere)
-		s := v.steerer()
-		syncPlan(t, s, Plan{Accept: []lb.Frontend{udp(anywhere)}})
-		if got := s.Stats().FlowsDeleted; got != 1 {
+		s := &reconciled{steers: v.steerer()}
+		s.sync(t, Plan{Accept: []lb.Frontend{udp(anywhere)}})
+		if got := s.deleted(); got != 1 {
 			t.Errorf("%d entries deleted, want 1", got)
 		}
 		ask(30053)
@@ -264,24 +298,24 @@ func TestForeignNAT(t *testing.T) {
 func TestBoundAfterAsked(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		l := newLab(t)
-		s := v.steerer()
-		syncPlan(t, s, Plan{})
+		s := &reconciled{steers: v.steerer()}
+		s.sync(t, Plan{})
 		at, anywhere := netip.AddrPortFrom(nodeAddr[v.ipv6], 30053), netip.AddrPortFrom(unspecified(v.ipv6), 30053)
 		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
 		if err := l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }); !refused(err) {
 			t.Errorf("before: %v", err)
 		}
 		serveUDP(t, ":30053")
-		syncPlan(t, s, Plan{Accept: []lb.Frontend{udp(anywhere)}})
-		if got := s.Stats().FlowsDeleted; got != 0 {
+		s.sync(t, Plan{Accept: []lb.Frontend{udp(anywhere)}})
+		if got := s.deleted(); got != 0 {
 			t.Errorf("%d entries deleted", got)
 		}
 		check(t, l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }))
 	})
 }
 
-// TestStaleFlowsAfterCrash has entries of an earlier process, one of a frontend
-// that is still steered to the same port, one to another, and one no more.
+// TestStaleFlowsAfterCrash has entries of an earlier process, one of a frontend that is still steered to the same port,
+// one to another, and one no more, of which nothing is known: it lives until its timeout, as with kube-proxy.
 func TestStaleFlowsAfterCrash(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		l := newLab(t)
@@ -291,77 +325,16 @@ func TestStaleFlowsAfterCrash(t *testing.T) {
 		for i := 1; i <= 3; i++ {
 			check(t, l.onClient(func() error { _, err := askUDP(0, at(i)); return err }))
 		}
-		s := v.steerer()
-		syncPlan(t, s, Plan{Ported: []Ported{{udp(at(1)), a}, {udp(at(2)), b}}})
-		if got, want := flows(t, v.ipv6), []string{flow(at(1))}; !slices.Equal(got, want) {
+		s := &reconciled{steers: v.steerer()}
+		s.sync(t, Plan{Ported: []Ported{{udp(at(1)), a}, {udp(at(2)), b}}})
+		if got, want := tracked(t, v.ipv6), []string{flow(at(1)), flow(at(3))}; !slices.Equal(got, want) {
 			t.Errorf("entries %q, want %q", got, want)
 		}
 		check(t, Cleanup(t.Context()))
-		if got := flows(t, v.ipv6); len(got) != 0 {
+		if got, want := tracked(t, v.ipv6), []string{flow(at(3))}; !slices.Equal(got, want) {
 			t.Errorf("entries after Cleanup: %q", got)
 		}
 	})
-}
-
-// TestFlowFilter tells an address of the node that is a frontend from a node port
-// with the same number, and a path to the proxy from one to another program.
-func TestFlowFilter(t *testing.T) {
-	node, pod, service := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.244.0.9"),
-		netip.MustParseAddr("10.96.0.10")
-	external, dns, anywhere := netip.AddrPortFrom(node, 53), netip.AddrPortFrom(service, 53), addr("0.0.0.0:53")
-	entry := func(to, reply netip.AddrPort) conntrack.Flow {
-		return conntrack.Flow{Src: netip.AddrPortFrom(pod, 0), Dst: to, Replies: reply}
-	}
-	type paths map[netip.AddrPort]Entry
-	redirect := func(port uint16) Entry { return Entry{Action: Redirect, Port: port} }
-	at := netip.AddrPortFrom
-	closed, outside := Entry{Action: Refuse}, Entry{DropOutside: true}
-	for _, c := range []struct {
-		name    string
-		changed netip.AddrPort
-		paths   paths
-		flow    conntrack.Flow
-		want    bool
-	}{
-		{"on the old port", dns, paths{dns: redirect(2)}, entry(dns, at(node, 1)), true},
-		{"on the new port", dns, paths{dns: redirect(2)}, entry(dns, at(node, 2)), false},
-		{"on the new port's number elsewhere", dns, paths{dns: redirect(2)}, entry(dns, at(pod, 2)), true},
-		{"not steered, same number", dns, paths{dns: redirect(53)}, entry(dns, dns), true},
-		{"no more steered", dns, nil, entry(dns, at(node, 2)), true},
-		{"no more dropped, never steered", dns, nil, entry(dns, dns), false},
-		{"another port", dns, nil, entry(at(service, 54), at(node, 2)), false},
-		{"another address", dns, nil, entry(at(pod, 53), at(node, 2)), false},
-		{"node port", anywhere, paths{anywhere: {}}, entry(external, external), false},
-		{"node port, sent elsewhere", anywhere, paths{anywhere: {}}, entry(external, at(pod, 53)), true},
-		{"node port, closed", anywhere, paths{anywhere: closed}, entry(external, external), true},
-		{"node port on loopback, closed", anywhere, paths{anywhere: closed}, entry(addr("127.0.0.1:53"),
-			addr("127.0.0.1:53")), true},
-		{"node port, for inside", anywhere, paths{anywhere: outside}, entry(external, external), true},
-		{"node port, no address of the node", anywhere, paths{anywhere: closed}, entry(dns, at(node, 1)), false},
-		{"node port hidden by a frontend", anywhere, paths{anywhere: closed, external: redirect(1)}, entry(external,
-			at(node, 1)), false},
-		{"frontend that hides a node port", external, paths{anywhere: {}, external: redirect(1)}, entry(external, external),
-			true},
-		{"frontend that hid a node port", external, paths{anywhere: {}}, entry(external, at(node, 1)), true},
-		{"frontend that hid a closed node port", external, paths{anywhere: closed}, entry(external, external), true},
-	} {
-		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, entries: make(map[lb.Frontend]Entry),
-			local: map[netip.Addr]bool{node: true}}
-		for at, e := range c.paths {
-			f.entries[udp(at)] = e
-		}
-		if got := f.stale(c.flow); got != c.want {
-			t.Errorf("%s: deleted = %v", c.name, got)
-		}
-	}
-	// The same proxy port at another address of the node than packets are redirected to.
-	for bind, want := range map[netip.Addr]bool{{}: false, netip.IPv4Unspecified(): false, node: false, pod: true} {
-		f := flowFilter{changed: map[netip.AddrPort]bool{dns: true}, local: map[netip.Addr]bool{node: true}, bind: bind,
-			entries: map[lb.Frontend]Entry{udp(dns): redirect(2)}}
-		if got := f.stale(entry(dns, at(node, 2))); got != want {
-			t.Errorf("redirected to %v: deleted = %v", bind, got)
-		}
-	}
 }
 
 // TestUDPWithoutRules: who asks while rules are lost is answered when they are back, however
@@ -369,10 +342,10 @@ func TestFlowFilter(t *testing.T) {
 func TestUDPWithoutRules(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		l := newLab(t)
-		s := v.steerer()
+		s := &reconciled{steers: v.steerer()}
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 53)
 		plan := Plan{Ported: []Ported{{udp(at), serveUDP(t, ":0")}}}
-		syncPlan(t, s, plan)
+		s.sync(t, plan)
 		if v.nftables {
 			output(t, "nft", "flush", "chain", map[bool]string{false: "ip", true: "ip6"}[v.ipv6], tableName, "steer")
 		} else {
@@ -380,11 +353,12 @@ func TestUDPWithoutRules(t *testing.T) {
 		}
 		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
 		check(t, l.onClient(func() error { return tell(local, at) }))
-		if got, want := flows(t, v.ipv6), flow(at); !slices.Contains(got, want) {
+		if got, want := tracked(t, v.ipv6), flow(at); !slices.Contains(got, want) {
 			t.Fatalf("entries %q, want %q among them", got, want)
 		}
+		s.was = nil
 		verified(t, s, false, "without rules")
-		syncPlan(t, s, plan)
+		s.sync(t, plan)
 		check(t, l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }))
 	})
 }

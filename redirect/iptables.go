@@ -70,10 +70,6 @@ type IPTables struct {
 	// Lease is how long rules match without this process, where the kernel has sets (Facts.IPSet). nil: for ever.
 	Lease *netfilter.Lease
 
-	// ObserveFlows is called with the time of each search for stale conntrack entries. May
-	// be nil.
-	ObserveFlows func(time.Duration)
-
 	kernel
 }
 
@@ -134,9 +130,8 @@ func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.verify(c
 
 // Stats is what a steerer has done since it was made.
 type Stats struct {
-	Writes       uint64 // runs of iptables-restore, or transactions of nf_tables
-	Failures     uint64 // of them, those that failed
-	FlowsDeleted uint64 // conntrack entries
+	Writes   uint64 // runs of iptables-restore, or transactions of nf_tables
+	Failures uint64 // of them, those that failed
 
 	// Rules are how many each table of iptables has in our chains, as last written. The map
 	// must not be changed.

@@ -19,10 +19,7 @@ type kernel struct {
 }
 
 func (t *IPTables) sync(ctx context.Context, u Update) error {
-	if err := t.steerer.sync(ctx, t, t.IPv6, u); err != nil {
-		return err
-	}
-	return t.deleteStaleFlows(t.IPv6, t.BindAddr, t.ObserveFlows)
+	return t.steerer.sync(ctx, t, t.IPv6, u)
 }
 
 // open implements filter.

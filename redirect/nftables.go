@@ -21,9 +21,6 @@ type NFTables struct {
 	// 0: for ever.
 	Lifetime time.Duration
 
-	// ObserveFlows is as in IPTables. May be nil.
-	ObserveFlows func(time.Duration)
-
 	nftKernel
 }
 

@@ -67,10 +67,7 @@ func (t *NFTables) try() error {
 }
 
 func (t *NFTables) sync(ctx context.Context, u Update) error {
-	if err := t.steerer.sync(ctx, t, t.IPv6, u); err != nil {
-		return err
-	}
-	return t.deleteStaleFlows(t.IPv6, t.BindAddr, t.ObserveFlows)
+	return t.steerer.sync(ctx, t, t.IPv6, u)
 }
 
 // open implements filter.
@@ -118,7 +115,7 @@ func (t *NFTables) renew() error {
 
 func (t *NFTables) stats() Stats {
 	c := &t.counts
-	return Stats{Writes: c.Transactions.Load(), Failures: c.Failures.Load(), FlowsDeleted: t.flows.Load(),
+	return Stats{Writes: c.Transactions.Load(), Failures: c.Failures.Load(),
 		Rules: map[string]int{tableName: int(c.Rules.Load())}}
 }
 

@@ -184,15 +184,15 @@ func TestChangeOfFilter(t *testing.T) {
 		asked, stop := l.asking(func() error { return openAtOnce(clientAddr[old.ipv6], at) })
 		for i := range 3 {
 			for _, v := range []variant{now, old} {
-				s := v.steerer()
+				s := &reconciled{steers: v.steerer()}
 				left := s.Leftover(t.Context())
 				if left.TCPPort != port || left.Ported[dns] != plan.Ported[0].Port || left.Table == v.nftables {
 					t.Errorf("change %d to %s: leftover %+v", i, v.name, left)
 				}
-				syncPlan(t, s, plan)
+				s.sync(t, plan)
 				verified(t, s, true, "after change %d", i)
 				check(t, l.onClient(ask))
-				if n := s.Stats().FlowsDeleted; n != 0 {
+				if n := s.deleted(); n != 0 {
 					t.Errorf("%d entries of flows deleted that stay", n)
 				}
 				if ours := strings.Contains(savedBy(t, old.command), "SLUICE"); ours == v.nftables {
@@ -225,7 +225,7 @@ func TestNFTablesCleanup(t *testing.T) {
 		if left := v.nft(t, "list ruleset"); left != "" {
 			t.Errorf("left behind:\n%s", left)
 		}
-		if left := flows(t, v.ipv6); len(left) != 0 {
+		if left := tracked(t, v.ipv6); len(left) != 0 {
 			t.Errorf("flows: %q", left)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 
 func (t *IPTables) stats() Stats {
 	c := &t.netfilter
-	return Stats{Writes: c.Restores.Load(), Failures: c.Failures.Load(), FlowsDeleted: t.flows.Load(), Rules: c.Rules()}
+	return Stats{Writes: c.Restores.Load(), Failures: c.Failures.Load(), Rules: c.Rules()}
 }
 
 // find looks for iptables and asks for its version, which takes some milliseconds.

@@ -3,27 +3,19 @@ package redirect
 import (
 	"context"
 	"maps"
-	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// steerer is what steering has in common whatever the packet filter: the entries, what an
-// update makes of them, and the flows that it makes stale.
+// steerer is what steering has in common whatever the packet filter: the entries, and what an
+// update makes of them.
 type steerer struct {
 	host    Host
 	entries map[lb.Frontend]Entry
 	rules   rules // nil before the first Sync that could probe
 
 	started bool // what an earlier process, and kube-proxy's userspace mode, have left is gone
-
-	// changed are UDP frontends whose conntrack entries have not been looked at
-	// since a change. They outlive a failed Sync.
-	changed map[netip.AddrPort]bool
-
-	flows atomic.Uint64 // deleted
 }
 
 // rules are what entries come to in a packet filter.
@@ -50,7 +42,7 @@ type filter interface {
 	succeed(context.Context) error
 }
 
-// sync is Sync, but for stale flows.
+// sync is Sync.
 func (s *steerer) sync(ctx context.Context, f filter, ipv6 bool, u Update) error {
 	p, err := u.family(ipv6)
 	if err != nil {
@@ -64,18 +56,6 @@ func (s *steerer) sync(ctx context.Context, f filter, ipv6 bool, u Update) error
 			return err
 		}
 	}
-	if !s.rules.Known() {
-		s.changeAll() // rules may have been lost
-	}
-	if !s.started {
-		left, err := f.read(ctx)
-		if err != nil {
-			return err
-		}
-		for f := range left.Ported {
-			s.change(f)
-		}
-	}
 	if err := s.rules.write(ctx); err != nil {
 		return err
 	}
@@ -85,9 +65,6 @@ func (s *steerer) sync(ctx context.Context, f filter, ipv6 bool, u Update) error
 		}
 		s.started = true
 	}
-	if u.Written != nil {
-		u.Written()
-	}
 	return nil
 }
 
@@ -95,21 +72,11 @@ func (s *steerer) sync(ctx context.Context, f filter, ipv6 bool, u Update) error
 // update, which changes nothing if it contradicts them.
 func (s *steerer) fold(whole bool, p part) error {
 	if s.entries == nil {
-		s.entries, s.changed = make(map[lb.Frontend]Entry, len(p.come)), make(map[netip.AddrPort]bool)
+		s.entries = make(map[lb.Frontend]Entry, len(p.come))
 	}
 	gone, come, err := s.exchange(whole, p)
 	if err != nil {
 		return err
-	}
-	if !p.host.equal(s.host) {
-		s.changeAll()
-	}
-	for _, list := range [][]Entry{gone, come} {
-		for i := range list {
-			if !list[i].passes() {
-				s.change(list[i].Frontend)
-			}
-		}
 	}
 	s.host = p.host
 	if s.rules != nil {
@@ -166,19 +133,4 @@ func (s *steerer) exchange(whole bool, p part) (gone, come []Entry, err error) {
 		take(f)
 	}
 	return gone, come, nil
-}
-
-// change adds to changed, if the frontend is one of UDP.
-func (s *steerer) change(f lb.Frontend) {
-	if f.Protocol == lb.UDP {
-		s.changed[f.Addr] = true
-	}
-}
-
-func (s *steerer) changeAll() {
-	for f, e := range s.entries {
-		if !e.passes() {
-			s.change(f)
-		}
-	}
 }

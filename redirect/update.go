@@ -90,8 +90,4 @@ type Update struct {
 	// Remove are entries that go, of which only the frontend is read, and Add those
 	// that come. An entry that changes is in both.
 	Remove, Add []Entry
-
-	// Written is called when the rules are written, before the conntrack entries of UDP flows are deleted that lead
-	// elsewhere than the rules do. nil: no call.
-	Written func()
 }

@@ -24,7 +24,7 @@ func TestUpdatesAreTheWhole(t *testing.T) {
 	for _, c := range []struct{ sets, ipv6 bool }{{true, false}, {false, false}, {true, true}} {
 		rng := rand.New(rand.NewPCG(8, 9))
 		s := shape{sets: c.sets, ipv6: c.ipv6, prefix: chainPrefix}
-		k := steerer{entries: make(map[lb.Frontend]Entry), changed: make(map[netip.AddrPort]bool)}
+		k := steerer{entries: make(map[lb.Frontend]Entry)}
 		r := newRuleset(s, nil, nil, Host{}, k.entries)
 		k.rules = r
 		for step := range 300 {

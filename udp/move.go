@@ -43,6 +43,16 @@ func (s *Server) Settle(f lb.Frontend) {
 	s.settle(f)
 }
 
+// Flows returns how many flows a frontend has.
+func (s *Server) Flows(f lb.Frontend) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ln := range s.listeners[f] {
+		_ = ln.shard.io.do(func() { n += ln.own.len }) // fails for a loop that has ended, with its flows
+	}
+	return n
+}
+
 // settle is Settle for a caller who holds s.mu.
 func (s *Server) settle(f lb.Frontend) {
 	s.stop(s.moved[f])

@@ -44,16 +44,3 @@ func ToFrontend(f lb.Frontend) string {
 	}
 	return m
 }
-
-// Unspecified is the address of node ports.
-func Unspecified(ipv6 bool) netip.Addr {
-	if ipv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
-}
-
-// Contains reports whether an address is in one of some prefixes.
-func Contains(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
-}

@@ -109,10 +109,9 @@ func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client)
 
 // Stats is what an engine has done since it was made, and what is there.
 type Stats struct {
-	Restores     uint64 // runs of iptables-restore
-	FlowsDeleted uint64 // conntrack entries
-	NATRules     int    // in the nat table, without the jumps to them
-	FilterRules  int    // in the filter table, without the jumps to them
+	Restores    uint64 // runs of iptables-restore
+	NATRules    int    // in the nat table, without the jumps to them
+	FilterRules int    // in the filter table, without the jumps to them
 }
 
 // Stats may be called by any goroutine.

@@ -4,14 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
-	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
-	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -22,10 +17,8 @@ type kernel struct {
 	services lb.Mirror
 	content  *content // nil until there has been something to write
 	clean    bool     // an earlier process has left nothing
-	stale    kernelmodes.Flows
 
-	counters     netfilter.Counters
-	flowsDeleted atomic.Uint64
+	counters netfilter.Counters
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
@@ -44,22 +37,13 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 		e.content = newContent(netfilter.NewRuleset(e.program, l), s)
 	}
 	changed := e.services.Changed()
-	e.stale.Change(changed)
-	if !e.content.Known() {
-		e.stale.ChangeAll(services)
-	}
 	e.content.edit(s, services, changed)
-	if err := e.content.Write(ctx, nil); err != nil {
-		return err
-	}
-	n, err := e.stale.Delete(e.IPv6)
-	e.flowsDeleted.Add(n)
-	return err
+	return e.content.Write(ctx, nil)
 }
 
 func (e *Engine) stats() Stats {
 	rules := e.counters.Rules()
-	return Stats{e.counters.Restores.Load(), e.flowsDeleted.Load(), rules["nat"], rules["filter"]}
+	return Stats{e.counters.Restores.Load(), rules["nat"], rules["filter"]}
 }
 
 // shape returns how rules are written.
@@ -75,39 +59,9 @@ func (e *Engine) removeOld(ctx context.Context) error {
 	if e.clean {
 		return nil
 	}
-	left := make(map[netip.AddrPort]bool)
-	_, err := netfilter.RemoveChains(ctx, remains(e.IPv6), func(save string) { findUDP(save, e.IPv6, left) })
-	if err == nil && len(left) > 0 {
-		var n uint64
-		n, err = kernelmodes.DeleteTranslated(left, e.IPv6)
-		e.flowsDeleted.Add(n)
-	}
+	_, err := netfilter.RemoveChains(ctx, remains(e.IPv6), nil)
 	e.clean = err == nil
 	return err
-}
-
-// findUDP adds the UDP frontends of rules of ours, as iptables-save prints them.
-func findUDP(save string, ipv6 bool, to map[netip.AddrPort]bool) {
-	for line := range strings.Lines(save) {
-		w := netfilter.Words(strings.TrimSuffix(line, "\n"))
-		if len(w) < 2 || w[0] != "-A" || !inUse("nat", w[1]) || !slices.Contains(w, "udp") {
-			continue
-		}
-		ip, port := netfilter.Unspecified(ipv6), uint64(0)
-		for i, value := range w[1:] {
-			switch w[i] {
-			case "-d":
-				if p, err := netip.ParsePrefix(value); err == nil && p.IsSingleIP() {
-					ip = p.Addr()
-				}
-			case "--dport":
-				port, _ = strconv.ParseUint(value, 10, 16) // 0 for those of a bucket
-			}
-		}
-		if port != 0 {
-			to[netip.AddrPortFrom(ip, uint16(port))] = true
-		}
-	}
 }
 
 func (e *Engine) leftover(ctx context.Context) (bool, error) {

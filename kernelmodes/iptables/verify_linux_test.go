@@ -1,14 +1,12 @@
 package iptables
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
@@ -131,19 +129,4 @@ func TestFailure(t *testing.T) {
 		h.DoT(t, func() error { return e.Sync(t.Context(), lb.Delta{}, lb.Node{}) })
 		compare(t, save(t, h, v), e, lb.Node{}, []lb.Service{two})
 	})
-}
-
-// TestLeftoverUDP finds the UDP frontends of rules.
-func TestLeftoverUDP(t *testing.T) {
-	s := plain(false, 1, 1)
-	s.Protocol = lb.UDP
-	s.Addresses = append(s.Addresses, lb.Address{Addr: anywhere(false, 30053), Kind: lb.NodePort})
-	tcp := plain(false, 2, 1)
-	c := newContent(netfilter.NewRuleset(nil, layout(false)), shape{})
-	c.edit(shape{}, map[lb.ID]*lb.Service{s.ID: &s, tcp.ID: &tcp}, []lb.Change{{New: &s}, {New: &tcp}})
-	frontends := make(map[netip.AddrPort]bool)
-	findUDP(c.String(), false, frontends)
-	if len(frontends) != 2 || !frontends[s.Addresses[0].Addr] || !frontends[s.Addresses[1].Addr] {
-		t.Errorf("found %v in:\n%s", frontends, c.String())
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -50,9 +49,7 @@ func (e *Engine) writeServers(t *table) error {
 	// them now: without a virtual server their entries would lead nowhere.
 	for x := range w.pending {
 		if _, requested := w.servers[x]; !requested && w.have[x] != nil && w.have[x].udp {
-			for a := range w.have[x].weights {
-				e.flows.note(x, a)
-			}
+			e.flows.note(x)
 		}
 	}
 	if err := e.flows.delete(e.IPv6); err != nil {
@@ -103,7 +100,7 @@ func (e *Engine) start(t *table, fresh []key) error {
 		h.backends = nil
 		t.put(x, s, false, func() {
 			e.want.made(x, h)
-			e.flows.note(x, netip.AddrPort{})
+			e.flows.note(x)
 		})
 		if len(s.backends) > 0 {
 			t.weigh(x, h, s.backends[0].addr, s.backends[0].weight)
@@ -123,7 +120,7 @@ func (e *Engine) takeOver(t *table, servers []key) (err error) {
 			block = append(block, m)
 		}
 		if x.Protocol == lb.UDP {
-			e.flows.add(x.Addr, netip.AddrPort{})
+			e.flows.add(x.Addr)
 		}
 	}
 	set := e.shape().set(setDrop)
@@ -149,16 +146,11 @@ func (e *Engine) takeOver(t *table, servers []key) (err error) {
 // backend that is removed ends with its next packet (net.ipv4.vs.expire_nodest_conn).
 func (e *Engine) retire(t *table) error {
 	w := e.want
-	remove := func(x key, h *held, gone []netip.AddrPort) {
+	remove := func(x key, h *held) {
 		t.remove(x, func() {
 			w.gone(x, h)
-			for _, a := range gone {
-				e.flows.note(x, a)
-			}
+			e.flows.note(x)
 		})
-	}
-	removeBackend := func(x key, h *held, a netip.AddrPort) {
-		t.removeBackend(x, h, a, func() { e.flows.note(x, a) })
 	}
 	var drain []key
 	for x := range w.pending {
@@ -169,10 +161,10 @@ func (e *Engine) retire(t *table) error {
 		surplus := w.surplus(x, h)
 		switch {
 		case h.udp && w.leaves(x):
-			remove(x, h, surplus) // at once: without its backends it would refuse
+			remove(x, h) // at once: without its backends it would refuse
 		case h.udp:
 			for _, a := range surplus {
-				removeBackend(x, h, a)
+				t.removeBackend(x, h, a)
 			}
 		default:
 			drain = append(drain, x)
@@ -199,7 +191,7 @@ func (e *Engine) retire(t *table) error {
 		errs = append(errs, err)
 		for _, a := range surplus {
 			if err == nil && (!now[a].busy || w.servers[x].ended[a]) {
-				removeBackend(x, h, a)
+				t.removeBackend(x, h, a)
 			}
 		}
 	}
@@ -208,7 +200,7 @@ func (e *Engine) retire(t *table) error {
 		h := w.have[x]
 		_, aside := h.weights[x.Addr]
 		if w.leaves(x) && (len(h.weights) == 0 || len(h.weights) == 1 && aside) {
-			remove(x, h, nil)
+			remove(x, h)
 		}
 	}
 	return errors.Join(append(errs, t.flush())...)
@@ -222,7 +214,7 @@ func (e *Engine) addAddresses() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	local, err := conntrack.LocalAddrs()
+	local, err := netfilter.LocalAddrs()
 	if err != nil {
 		return err
 	}

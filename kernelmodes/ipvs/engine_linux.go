@@ -22,7 +22,7 @@ type kernel struct {
 	services lb.Mirror
 	want     *state   // nil until there has been something to write
 	missing  []string // schedulers that the kernel has refused
-	flows    flows    // that have not been looked at since a change
+	flows    untranslated
 
 	writes   uint64 // of virtual servers and addresses
 	counters netfilter.Counters
@@ -252,14 +252,10 @@ func removeServers(ipv6 bool) error {
 		return err
 	}
 	defer t.Close()
-	f := flows{leads: leadTo(near)}
+	f := untranslated{leads: leadTo(near)}
 	have, err := t.read(func(x key) bool { return ours[x] })
-	for x, h := range have {
-		t.remove(x, func() {
-			for a := range h.weights {
-				f.note(x, a)
-			}
-		})
+	for x := range have {
+		t.remove(x, func() { f.note(x) })
 	}
 	return errors.Join(err, t.flush(), f.delete(ipv6))
 }

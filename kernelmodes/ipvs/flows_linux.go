@@ -4,58 +4,44 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// flows are UDP frontends whose conntrack entries are to be checked since a change,
-// with the backends that have left them. UDP clients have no connections, but an entry
-// keeps their datagrams on the path of the first one, and ipvs drops one that comes to a
-// backend which is gone. They outlive a failed Sync.
-type flows struct {
-	changed map[netip.AddrPort]map[netip.AddrPort]bool
-	leads   map[key][]netip.AddrPort // UDP frontends by which clients get to marks
+// untranslated are UDP frontends whose virtual servers come or go. What they have in conntrack is of sockets of this
+// node, or ipvs has sent it on: then the entry has the endpoint but no translation. Neither may outlast the change, not
+// for a moment: ipvs would get datagrams that it cannot masquerade, or nobody would translate them. What else a change
+// makes stale is flows.Stale's. They outlive a failed Sync.
+type untranslated struct {
+	of    map[netip.AddrPort]bool
+	leads map[key][]netip.AddrPort // UDP frontends by which clients get to marks
 }
 
-// note adds that a backend has left a virtual server; an invalid one: the server is new.
-func (f *flows) note(x key, gone netip.AddrPort) {
+// note adds what leads to a virtual server.
+func (u *untranslated) note(x key) {
 	if x.mark == 0 && x.Protocol == lb.UDP {
-		f.add(x.Addr, gone)
+		u.add(x.Addr)
 	}
-	for _, frontend := range f.leads[x] {
-		f.add(frontend, gone)
+	for _, frontend := range u.leads[x] {
+		u.add(frontend)
 	}
 }
 
-func (f *flows) add(frontend, gone netip.AddrPort) {
-	if f.changed == nil {
-		f.changed = make(map[netip.AddrPort]map[netip.AddrPort]bool)
+func (u *untranslated) add(frontend netip.AddrPort) {
+	if u.of == nil {
+		u.of = make(map[netip.AddrPort]bool)
 	}
-	if f.changed[frontend] == nil {
-		f.changed[frontend] = make(map[netip.AddrPort]bool)
-	}
-	f.changed[frontend][gone] = true
+	u.of[frontend] = true
 }
 
-// delete deletes the entries of flows that lead to backends that have gone, or that began
-// before there was a virtual server.
-func (f *flows) delete(ipv6 bool) error {
-	if len(f.changed) == 0 {
+// delete deletes their entries.
+func (u *untranslated) delete(ipv6 bool) error {
+	if len(u.of) == 0 {
 		return nil
 	}
-	_, err := conntrack.DeleteFlows(lb.UDP, ipv6, maps.Keys(f.changed), true, f.stale)
+	err := flows.DeleteUntranslated(ipv6, maps.Keys(u.of), func(a netip.AddrPort) bool { return u.of[a] })
 	if err == nil {
-		f.changed = nil
+		u.of = nil
 	}
 	return err
-}
-
-// stale reports whether an entry is to be deleted.
-func (f *flows) stale(flow conntrack.Flow) bool {
-	// A flow that a socket of ours began by answering too late: its destination is the client.
-	if _, changed := f.changed[flow.Src]; changed {
-		return true
-	}
-	gone, changed := f.changed[flow.Dst]
-	return changed && (flow.Replies == flow.Dst || gone[flow.Replies])
 }

@@ -231,15 +231,14 @@ func (t *table) weigh(k key, h *held, a netip.AddrPort, weight int) {
 	})
 }
 
-// removeBackend removes a real server, and calls done when it is gone.
-func (t *table) removeBackend(k key, h *held, a netip.AddrPort, done func()) {
+// removeBackend removes a real server.
+func (t *table) removeBackend(k key, h *held, a netip.AddrPort) {
 	t.queue(deleteDest, t.name(k), destination(a, 0), func(errno syscall.Errno) {
 		if errno != 0 && errno != syscall.ENOENT && errno != syscall.ESRCH {
 			t.errs = append(t.errs, fmt.Errorf("remove %s from virtual server %s: %w", a, k, errno))
 			return
 		}
 		delete(h.weights, a)
-		done()
 	})
 }
 

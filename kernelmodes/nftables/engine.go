@@ -126,7 +126,6 @@ func (e *Engine) Explain(s *lb.Service, a lb.Address, node lb.Node) []string {
 type Stats struct {
 	Transactions uint64 // of netlink
 	Failures     uint64 // of them, those that the kernel refused
-	FlowsDeleted uint64 // conntrack entries
 	Rules        int
 	Elements     int // of sets and maps, but those of clients with affinity
 
@@ -138,7 +137,6 @@ type Stats struct {
 func (s *Stats) Add(other Stats) {
 	s.Transactions += other.Transactions
 	s.Failures += other.Failures
-	s.FlowsDeleted += other.FlowsDeleted
 	s.Rules += other.Rules
 	s.Elements += other.Elements
 	s.Numbered += other.Numbered

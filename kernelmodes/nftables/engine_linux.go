@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,12 +9,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
-	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,12 +21,10 @@ type kernel struct {
 	probed   bool
 	services lb.Mirror
 	clean    bool // an earlier process has left nothing
-	stale    kernelmodes.Flows
 
 	endpoints endpoints // numbers of those that flows are sent to, with Ask
 
 	counters             nft.Counters
-	flowsDeleted         atomic.Uint64
 	numbered, unnumbered atomic.Int64 // endpoints
 }
 
@@ -48,27 +42,13 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	e.services.Fold(d, e.IPv6)
 	services := e.services.Services()
 	if e.content == nil && len(services) == 0 {
-		return errors.Join(e.removeOld(), e.deleteFlows())
+		return e.removeOld()
 	}
 	if err := e.probe(ctx); err != nil {
 		return err
 	}
 	changed := e.services.Changed()
-	e.stale.Change(changed)
-	if e.content == nil || !e.content.Known() {
-		e.stale.ChangeAll(services)
-	}
-	if err := e.write(e.shape(node), services, changed); err != nil {
-		return err
-	}
-	return e.deleteFlows()
-}
-
-// deleteFlows deletes the conntrack entries of flows that have to leave their endpoints, also those of before an error.
-func (e *Engine) deleteFlows() error {
-	n, err := e.stale.Delete(e.IPv6)
-	e.flowsDeleted.Add(n)
-	return err
+	return e.write(e.shape(node), services, changed)
 }
 
 // write writes a change, or removes the table if there is nothing to forward any more.
@@ -140,7 +120,7 @@ func (e *Engine) renew() error {
 
 func (e *Engine) stats() Stats {
 	c := &e.counters
-	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()),
+	return Stats{c.Transactions.Load(), c.Failures.Load(), int(c.Rules.Load()),
 		int(c.Elements.Load()), int(e.kernel.numbered.Load()), int(e.kernel.unnumbered.Load())}
 }
 
@@ -167,42 +147,9 @@ func (e *Engine) removeOld() error {
 	if e.clean {
 		return nil
 	}
-	udp := make(map[netip.AddrPort]bool)
-	for _, set := range []string{setServices, setNodePorts} {
-		list, err := e.left(set)
-		if err != nil {
-			return err
-		}
-		for _, x := range list {
-			if addr, ok := udpFrontend(x.Key, e.IPv6); ok {
-				udp[addr] = true
-			}
-		}
-	}
-	if _, err := nft.Remove(e.IPv6, e.table()); err != nil {
-		return err
-	}
-	if len(udp) > 0 {
-		n, err := kernelmodes.DeleteTranslated(udp, e.IPv6)
-		if e.flowsDeleted.Add(n); err != nil {
-			return err
-		}
-	}
-	e.clean = true
-	return nil
-}
-
-// udpFrontend reads what key has made.
-func udpFrontend(key string, ipv6 bool) (addr netip.AddrPort, ok bool) {
-	const rest = 8 // the protocol and the port, each in four bytes
-	ip := netfilter.Unspecified(ipv6)
-	if len(key) > rest {
-		ip, _ = netip.AddrFromSlice([]byte(key[:len(key)-rest]))
-	}
-	if len(key) < rest || key[len(key)-rest] != unix.IPPROTO_UDP {
-		return addr, false
-	}
-	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16([]byte(key[len(key)-rest/2:]))), true
+	_, err := nft.Remove(e.IPv6, e.table())
+	e.clean = err == nil
+	return err
 }
 
 func cleanup(context.Context) error {

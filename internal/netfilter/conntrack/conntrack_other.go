@@ -4,7 +4,10 @@ package conntrack
 
 import (
 	"errors"
+	"iter"
 	"net/netip"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 func (Settings) apply() ([]string, error) { return nil, errors.ErrUnsupported }
@@ -36,3 +39,7 @@ func (events) everything() error       { return errors.ErrUnsupported }
 func (events) stats() EventStats { return EventStats{} }
 
 func (events) close() error { return errors.ErrUnsupported }
+
+func deleteFlows(lb.Protocol, bool, iter.Seq[netip.AddrPort], bool, func(*Entry) bool) (uint64, error) {
+	return 0, errors.ErrUnsupported
+}

@@ -1,6 +1,11 @@
 package conntrack
 
-import "net/netip"
+import (
+	"iter"
+	"net/netip"
+
+	"github.com/sluice-lb/sluice/lb"
+)
 
 // DeleteUnreplied deletes the conntrack entries of connections, of a family, to frontends
 // of TCP and SCTP that were added after the client sent its first packet, whichever data
@@ -21,3 +26,14 @@ func DeleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 // Delete deletes those entries of a family that are chosen, and returns their number. choose must not keep the entry.
 // Only what it chooses is held in memory. On other systems than Linux the error is errors.ErrUnsupported.
 func Delete(ipv6 bool, choose func(*Entry) bool) (uint64, error) { return deleteChosen(ipv6, choose) }
+
+// DeleteFlows deletes those entries of a protocol and a family that are chosen, and returns their number. It asks about
+// those whose first packet went to the port of one of some frontends or, if answers, came from it, and about others
+// where that costs less or the kernel is older than 5.8. It takes the kernel a walk through the whole table for each
+// port, or one for all flows of the protocol. choose must not keep the entry. On other systems than Linux the error is
+// errors.ErrUnsupported.
+func DeleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool,
+	choose func(*Entry) bool,
+) (uint64, error) {
+	return deleteFlows(protocol, ipv6, frontends, answers, choose)
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -18,30 +17,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// LocalAddrs returns the addresses of this node.
-func LocalAddrs() (map[netip.Addr]bool, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of the node: %w", err)
-	}
-	local := make(map[netip.Addr]bool, len(addrs))
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				local[ip.Unmap()] = true
-			}
-		}
-	}
-	return local, nil
-}
-
-// DeleteFlows deletes the conntrack entries of a protocol and a family that are stale, and
-// returns their number. It asks about those whose first packet went to the port of one of some
-// frontends or, if answers, came from it, and about others where that costs less or the kernel is
-// older than 5.8. It takes the kernel a walk through the whole table for each port, or one for all
-// flows of the protocol.
-func DeleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool,
-	stale func(Flow) bool,
+func deleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool,
+	choose func(*Entry) bool,
 ) (uint64, error) {
 	ports := make(map[uint16]bool)
 	for f := range frontends {
@@ -55,12 +32,15 @@ func DeleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrP
 			lookups = append(lookups, lookup{protocol: number, kind: nl.CTA_PROTO_SRC_PORT, port: port})
 		}
 	}
+	if len(lookups) == 0 {
+		return 0, nil
+	}
 	if oneWalk(len(lookups)) {
 		lookups = []lookup{{protocol: number}}
 	}
 	var n uint64
 	for _, l := range lookups {
-		deleted, err := l.delete(ipv6, func(e Entry) bool { return stale(e.Flow) })
+		deleted, err := l.delete(ipv6, choose)
 		if n += deleted; err != nil {
 			return n, fmt.Errorf("delete conntrack entries of %s frontends: %w", protocol, err)
 		}
@@ -83,7 +63,7 @@ func oneWalk(walks int) bool {
 func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error) {
 	var local map[netip.Addr]bool
 	if slices.ContainsFunc(slices.Concat(tcp, sctp), func(f netip.AddrPort) bool { return f.Addr().IsUnspecified() }) {
-		if local, err = LocalAddrs(); err != nil {
+		if local, err = netfilter.LocalAddrs(); err != nil {
 			return 0, err
 		}
 	}
@@ -100,7 +80,7 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 		case 1:
 			l.kind = nl.CTA_PROTO_DST_PORT
 		}
-		deleted, err2 := l.delete(ipv6, func(e Entry) bool {
+		deleted, err2 := l.delete(ipv6, func(e *Entry) bool {
 			to := e.Dst.Addr()
 			return e.unreplied() && e.Replies == e.Dst && (asked[e.Dst] ||
 				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(netfilter.Unspecified(ipv6), e.Dst.Port())])
@@ -154,7 +134,7 @@ func (l lookup) attributes() []byte {
 }
 
 // delete deletes those entries that are chosen, and returns their number.
-func (l lookup) delete(ipv6 bool, choose func(Entry) bool) (uint64, error) {
+func (l lookup) delete(ipv6 bool, choose func(*Entry) bool) (uint64, error) {
 	chosen, err := l.list(ipv6, choose)
 	if err != nil {
 		return 0, err
@@ -164,12 +144,12 @@ func (l lookup) delete(ipv6 bool, choose func(Entry) bool) (uint64, error) {
 
 // list returns those entries that are chosen. Only they are held in memory: the kernel may
 // name many more, before 5.15 every connection of TCP.
-func (l lookup) list(ipv6 bool, choose func(Entry) bool) (chosen [][]byte, err error) {
+func (l lookup) list(ipv6 bool, choose func(*Entry) bool) (chosen [][]byte, err error) {
 	const get = nl.IPCTNL_MSG_CT_GET
 	begin := func() { chosen = nil }
 	err = nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
 		func(m nfnl.Value) {
-			if e := parseEntry(m); netfilter.ProtocolNumber(e.Protocol) == l.protocol && choose(e) {
+			if e := parseEntry(m); netfilter.ProtocolNumber(e.Protocol) == l.protocol && choose(&e) {
 				chosen = append(chosen, slices.Clone(m.Bytes))
 			}
 		})

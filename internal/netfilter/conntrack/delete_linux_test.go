@@ -59,11 +59,12 @@ func TestDeleteFlows(t *testing.T) {
 				}
 				asked := make(map[uint16]bool)
 				from := lookup{protocol: udp, kind: nl.CTA_PROTO_SRC_PORT, port: 53}
-				answers, err := from.list(ipv6, func(Entry) bool { return true })
+				answers, err := from.list(ipv6, func(*Entry) bool { return true })
 				if err != nil || len(answers) != 1 {
 					t.Errorf("%s, ipv6 %v: %d flows from port 53, %v; want 1", test.name, ipv6, len(answers), err)
 				}
-				n, err := DeleteFlows(test.protocol, ipv6, frontends(test.frontends...), test.answers, func(f Flow) bool {
+				n, err := DeleteFlows(test.protocol, ipv6, frontends(test.frontends...), test.answers, func(e *Entry) bool {
+					f := e.Flow
 					m := entries[f.Src.Port()]
 					if want := m.flow(f.Src.Port()); f != want {
 						t.Errorf("%s: read as %v, want %v", m, f, want)
@@ -132,7 +133,7 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 			}
 		}
 		asked, before, most := 0, heap(), uint64(0)
-		n, err := DeleteFlows(lb.UDP, false, frontends(53), false, func(Flow) bool {
+		n, err := DeleteFlows(lb.UDP, false, frontends(53), false, func(*Entry) bool {
 			if asked++; asked%500 == 1 {
 				most = max(most, heap()-min(heap(), before))
 			}
@@ -162,7 +163,7 @@ func TestDeleteGoesOn(t *testing.T) {
 				return err
 			}
 		}
-		list, err := lookup{protocol: unix.IPPROTO_TCP}.list(false, func(Entry) bool { return true })
+		list, err := lookup{protocol: unix.IPPROTO_TCP}.list(false, func(*Entry) bool { return true })
 		if len(list) != 3 || err != nil {
 			t.Fatalf("%d entries, %v; want 3", len(list), err)
 		}
@@ -193,7 +194,7 @@ func TestDeleteManyAtOnce(t *testing.T) {
 				return fmt.Errorf("create entry %d: %w", i, err)
 			}
 		}
-		list, err := lookup{protocol: unix.IPPROTO_UDP}.list(false, func(Entry) bool { return true })
+		list, err := lookup{protocol: unix.IPPROTO_UDP}.list(false, func(*Entry) bool { return true })
 		if len(list) != many || err != nil {
 			t.Fatalf("%d entries, %v; want %d", len(list), err, many)
 		}

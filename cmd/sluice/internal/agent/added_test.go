@@ -18,11 +18,7 @@ func TestAdded(t *testing.T) {
 	a, k := newAgent(t)
 	a.Log = zap.NewNop()
 	var begun []string
-	a.Observe = func(at Attempt) {
-		for _, f := range at.Added {
-			begun = append(begun, fmt.Sprint(f))
-		}
-	}
+	k.stale.add = func(f lb.Frontend) { begun = append(begun, fmt.Sprint(f)) }
 	web, other, sig, dns := service(lb.TCP, "web", 1, 1), service(lb.TCP, "other", 2, 1), service(lb.SCTP, "sig", 3, 1), service(lb.UDP, "dns", 4, 1)
 	gate, late := service(lb.SCTP, "gate", 6, 1), service(lb.TCP, "late", 7, 1)
 	again, another := *web, *web

@@ -95,6 +95,9 @@ type Config struct {
 	// Transparency is for Services that request sluice.io/transparent. nil: endpoints see this node's address.
 	Transparency Transparency
 
+	// Stale deletes the entries of conntrack that changes make stale. nil: none are.
+	Stale Stale
+
 	// Forwarding is called before rules or virtual servers are written, with what the kernel is to forward differently,
 	// some of which may be there already. It must not block. May be nil.
 	Forwarding func(*lb.Delta)
@@ -143,6 +146,7 @@ type Agent struct {
 	offload     [2]bool                // by family: this process ends (Offload)
 	looks       looks                  // because of Suspect
 	drains      drains
+	stale       bool           // entries of conntrack are to be looked for again
 	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
 }
 
@@ -158,7 +162,7 @@ func New(c Config) *Agent {
 	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID),
-		shares: newShares()}
+		goingOn: make(map[lb.Frontend]bool), shares: newShares()}
 	return a
 }
 
@@ -274,7 +278,7 @@ func (a *Agent) Run(ctx context.Context) {
 				continue
 			}
 		case <-verify.C:
-			if failed && !a.steering.synced || a.intact(ctx) {
+			if (failed && !a.steering.synced || a.intact(ctx)) && !a.sockets.emptied() {
 				continue
 			}
 		case o := <-a.offers:
@@ -306,7 +310,7 @@ func (a *Agent) Run(ctx context.Context) {
 		if first := a.planner.settles(); first != 0 {
 			settled = time.After(max(soonest, time.Duration(first-a.Now())))
 		}
-		if failed = err != nil; failed || a.sockets.wanting() {
+		if failed = err != nil; failed || a.sockets.wanting() || a.stale {
 			retry = time.After(wait)
 			wait = min(2*wait, retryMax)
 		}

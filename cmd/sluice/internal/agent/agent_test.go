@@ -35,10 +35,12 @@ type kernel struct {
 	calls   []string
 	taken   map[uint16]bool // ports that others have
 	port    uint16
-	intact  bool    // what Verify finds
-	fail    error   // what Sync returns, after it has done its work
-	direct  *holder // nil if packets are steered
-	moved   func()  // called when a path has started or stopped forwarding
+	intact  bool                 // what Verify finds
+	fail    error                // what Sync returns, after it has done its work
+	direct  *holder              // nil if packets are steered
+	flowing map[lb.Frontend]bool // these have flows
+	stale   stale
+	moved   func() // called when a path has started or stopped forwarding
 }
 
 // errTaken is what this system says of a port that another program has.
@@ -57,7 +59,8 @@ func newAgent(t *testing.T) (*Agent, *kernel) {
 		steered: map[lb.Frontend]uint16{}, entries: map[lb.Frontend]redirect.Entry{}, taken: map[uint16]bool{}, port: 20000}
 	servers := map[lb.Protocol]Sockets{lb.TCP: streams{k}, lb.UDP: k, lb.SCTP: associations{k}}
 	return New(Config{LB: k.lb, Servers: servers, TCPPort: 1,
-		Moving:   &Moving{k.Move, k.Leave, k.Settle},
+		Moving:   &Moving{k.Move, k.Flows, k.Leave, k.Settle},
+		Stale:    &k.stale,
 		Families: [2]Family{{Steer: &Steering{k.Sync, k.Verify}, Bind: netip.IPv4Unspecified()}},
 		Now:      func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}), k
 }
@@ -153,6 +156,13 @@ func (k *kernel) Leave(f lb.Frontend) {
 	k.check("leave")
 }
 
+func (k *kernel) Flows(f lb.Frontend) int {
+	if k.flowing[f] {
+		return 1
+	}
+	return 0
+}
+
 func (k *kernel) Settle(f lb.Frontend) {
 	delete(k.former, f)
 	k.check("settle")
@@ -189,7 +199,6 @@ func (k *kernel) Sync(_ context.Context, u redirect.Update) error {
 	if k.moved != nil {
 		k.moved()
 	}
-	u.Written()
 	return k.fail
 }
 

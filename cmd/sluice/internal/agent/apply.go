@@ -83,7 +83,11 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	a.turns.going = a.turns.more
 	leaveErr := a.leave(ctx, plan)
-	a.sockets.closeUnwanted(plan)
+	unwanted := a.sockets.unwanted(plan)
+	ended := a.sockets.goOn(unwanted, plan.table, a.offload)
+	a.reconcile(plan, ended)
+	a.sockets.settle()
+	a.sockets.closeAll(unwanted)
 	a.retire()
 	if len(a.leaving) > 0 {
 		a.leaving = nil
@@ -91,7 +95,6 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.tableChanged()
 		holdErr = errors.Join(holdErr, a.hold(ctx))
 	}
-	attempt.Added = added(plan, &a.sockets, a.damaged)
 	a.progress.applied(plan)
 	attempt.Services = a.reported.changes(plan.table, a.turns.behind)
 	a.planner.executed(plan, lacking)

@@ -65,6 +65,8 @@ type Steering struct {
 type Moving struct {
 	// Move opens the socket of a frontend at another address; the one before goes on.
 	Move func(lb.Frontend, netip.AddrPort) (netip.AddrPort, error)
+	// Flows returns how many flows a frontend has.
+	Flows func(lb.Frontend) int
 	// Leave moves flows, since what comes anew arrives at the new socket, and Settle closes the one before, since
 	// nothing does there any more. Both ignore a frontend that was not moved.
 	Leave, Settle func(lb.Frontend)

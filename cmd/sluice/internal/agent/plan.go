@@ -36,6 +36,7 @@ type piece struct {
 	// Once the piece is applied:
 
 	steered  []redirect.Entry // what has been passed to steering
+	carries  bool             // of UDP: flows go on that the path before began
 	unopened []lb.Frontend    // those without the proxy port that they need
 }
 

@@ -20,8 +20,9 @@ type sockets struct {
 
 	shares // of file descriptors
 
-	news  []Conflict    // that have begun or ended since they were last taken
-	moved []lb.Frontend // whose proxy port before is open still
+	news    []Conflict           // that have begun or ended since they were last taken
+	goingOn map[lb.Frontend]bool // proxy ports of UDP that no service port needs, but flows do
+	moved   []lb.Frontend        // whose proxy port before is open still
 }
 
 // Socket is the open socket of a frontend.
@@ -201,8 +202,8 @@ func (s *sockets) close(f lb.Frontend) {
 	}
 }
 
-// closeUnwanted closes the sockets that a plan leaves without a service port.
-func (s *sockets) closeUnwanted(plan *Plan) {
+// unwanted returns the frontends of sockets that a plan leaves without a service port.
+func (s *sockets) unwanted(plan *Plan) map[lb.Frontend]bool {
 	unwanted := make(map[lb.Frontend]bool)
 	if plan.whole {
 		for f := range s.open {
@@ -223,8 +224,52 @@ func (s *sockets) closeUnwanted(plan *Plan) {
 	for _, c := range plan.changes {
 		for _, so := range c.now.sockets {
 			delete(unwanted, so.frontend)
+			delete(s.goingOn, so.frontend)
 		}
 	}
+	return unwanted
+}
+
+// goOn takes the proxy ports of UDP whose flows go on out of those that are unwanted: their Services are on kernel
+// paths now. It returns, and adds, those that went on until now and have no flow any more. An exit waits for none.
+func (s *sockets) goOn(unwanted map[lb.Frontend]bool, table *lb.Table, exit [2]bool) (ended []lb.Frontend) {
+	goesOn := func(f lb.Frontend) bool {
+		_, _, served := table.Lookup(f)
+		return served && !exit[family(f.Addr.Addr().Is6())] && s.hasFlows(f)
+	}
+	for f := range unwanted {
+		if goesOn(f) {
+			delete(unwanted, f)
+			s.goingOn[f] = true
+		}
+	}
+	for f := range s.goingOn {
+		if !goesOn(f) {
+			delete(s.goingOn, f)
+			unwanted[f] = true
+			ended = append(ended, f)
+		}
+	}
+	return ended
+}
+
+// hasFlows reports whether a frontend of UDP has a proxy port with flows.
+func (s *sockets) hasFlows(f lb.Frontend) bool {
+	return f.Protocol == lb.UDP && s.config.Moving != nil && s.open[f].Proxy && s.config.Moving.Flows(f) > 0
+}
+
+// emptied reports whether a proxy port that went on has no flow any more.
+func (s *sockets) emptied() bool {
+	for f := range s.goingOn {
+		if !s.hasFlows(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// closeAll closes sockets.
+func (s *sockets) closeAll(unwanted map[lb.Frontend]bool) {
 	for f := range unwanted {
 		s.close(f)
 		s.settled(f)

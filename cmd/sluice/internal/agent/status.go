@@ -40,11 +40,6 @@ type Attempt struct {
 	Err     error   // nil if it is applied
 	Changes Changes // what has been applied with it; none after an error
 
-	// Added are the frontends of TCP and SCTP that are served from now on and were not
-	// before: all of them when the first Services are applied, and when rules that another
-	// program has changed are repaired. A node port has an unspecified address.
-	Added []lb.Frontend
-
 	Services  []ServiceChange  // what is different of Services since it was reported last
 	Conflicts []Conflict       // that have begun or ended
 	Shortages []Shortage       // that have begun or ended

@@ -97,9 +97,12 @@ func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.
 	}
 	var errs []error
 	for i, f := range a.Families {
-		if f.Steer != nil {
-			u.Written = func() { a.sockets.leave(i == 1) }
-			errs = append(errs, f.Steer.Sync(ctx, u))
+		if f.Steer == nil {
+			continue
+		}
+		err := f.Steer.Sync(ctx, u)
+		if errs = append(errs, err); err == nil {
+			a.sockets.leave(i == 1)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -107,6 +110,5 @@ func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.
 		return fmt.Errorf("steer traffic: %w", err)
 	}
 	a.steering = steering{true, u.Host, checks}
-	a.sockets.settle()
 	return nil
 }

@@ -167,9 +167,6 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	if err := d.open(ctx); err != nil {
 		return false, err
 	}
-	for _, f := range d.steering.steered {
-		d.background.Go(func() { f.stale.Run(ctx) })
-	}
 	first := make(chan agent.Desired, 1)
 	d.background.Go(func() {
 		submit := func(desired agent.Desired) { first <- desired }
@@ -229,7 +226,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.control = &control{config: c, log: d.Log, wrong: &d.wrong}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
-		Moving:   &agent.Moving{Move: d.data.udp.Move, Leave: d.data.udp.Leave, Settle: d.data.udp.Settle},
+		Moving: &agent.Moving{Move: d.data.udp.Move, Flows: d.data.udp.Flows, Leave: d.data.udp.Leave,
+			Settle: d.data.udp.Settle},
+		Stale:    d.steering.reconciler(),
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts: d.control.nodePorts, Transparency: newTransparency(d.data.tcp, d.Config.Kernel.MarkMask),

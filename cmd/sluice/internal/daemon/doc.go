@@ -11,5 +11,5 @@
 //
 // Each of these has one job and is made by the daemon, on which none depends.
 //
-// Goroutines: the source's, the agent's, those of package staleconns, and one that renews the lease, all joined by Run.
+// Goroutines: the source's, the agent's, and one that renews the lease, all joined by Run.
 package daemon

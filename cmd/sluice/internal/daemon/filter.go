@@ -7,12 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/redirect"
@@ -33,9 +31,7 @@ type lease interface{ Renew() error }
 type steeredFamily struct {
 	ipv6     bool
 	steerer  steerer
-	iptables *redirect.IPTables   // the same, or what finds out about iptables for kernel modes
-	observe  *func(time.Duration) // the steerer's ObserveFlows
-	stale    *staleconns.Cleaner
+	iptables *redirect.IPTables              // the same, or what finds out about iptables for kernel modes
 	engine   atomic.Pointer[nftables.Engine] // nil: this host cannot forward by nftables, or that is not known yet
 	queue    atomic.Pointer[nftables.Engine] // the same for data path queue
 }
@@ -57,11 +53,10 @@ func (s *steering) steerer(ipv6 bool) *steeredFamily {
 	if t == nil {
 		t = s.newIPTables(ipv6)
 	}
-	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t, observe: &t.ObserveFlows,
-		stale: staleconns.New(ipv6, s.log)}
+	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t}
 	if s.filter.By == config.NFTables {
 		n := s.nftables[ipv6]
-		f.steerer, f.observe = n, &n.ObserveFlows
+		f.steerer = n
 		s.leases = append(s.leases, n)
 	}
 	return f

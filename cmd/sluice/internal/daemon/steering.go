@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -31,6 +32,7 @@ type steering struct {
 	served     []metrics.Family
 	steered    []*steeredFamily
 	queues     *queues
+	stale      flows.Stale
 	leases     []lease           // of rules
 	before     redirect.Leftover // where rules that were there at the start lead
 	unprobed   []*steeredFamily  // families whose rules were there at the start, until there is time to probe
@@ -41,8 +43,8 @@ func newSteering(c *config.Config, log *zap.Logger) *steering {
 	mode, _ := agent.ParsePath(c.DataPath.Mode)
 	return &steering{config: c, log: log, mode: mode, nftables: make(map[bool]*redirect.NFTables),
 		iptables: make(map[bool]*redirect.IPTables),
-		queues:   newQueues(log),
-		before:   redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
+		queues:   newQueues(log), stale: flows.Stale{Log: log},
+		before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
 }
 
 // open finds out how each address family can be steered. IPv4 is required; IPv6 is left
@@ -82,12 +84,7 @@ func (s *steering) family(ctx context.Context, name string, t *steeredFamily, ta
 	}
 	s.steered = append(s.steered, t)
 	s.served = append(s.served, metrics.Family{Name: name, NFTables: s.filter.By == config.NFTables,
-		Engine: t.forwarded, Stats: func() redirect.Stats {
-			stats := t.steerer.Stats()
-			forwarded, _ := t.forwarded()
-			stats.FlowsDeleted += t.stale.Deleted() + forwarded.FlowsDeleted
-			return stats
-		}})
+		Engine: t.forwarded, Stats: t.steerer.Stats, Stale: func() uint64 { return s.stale.Deleted(t.ipv6) }})
 	return f, nil
 }
 
@@ -176,11 +173,12 @@ func (s *steering) probeRest(ctx context.Context) error {
 	return nil
 }
 
-// added makes the stale conntrack entries of new frontends be deleted.
-func (s *steering) added(frontends []lb.Frontend) {
-	for _, f := range s.steered {
-		f.stale.Add(frontends)
+// reconciler returns who deletes stale entries of conntrack; nil: nothing is steered.
+func (s *steering) reconciler() agent.Stale {
+	if len(s.steered) == 0 {
+		return nil
 	}
+	return &s.stale
 }
 
 // openAddresses is open in mode winuserspace, in which the host holds the service addresses.

@@ -50,7 +50,6 @@ func (d *daemon) serveWeb() error {
 	d.agent.Observe = d.reports.observe(func(a agent.Attempt) {
 		m.ObserveAttempt(a)
 		d.watchdog.attempted.Store(time.Now().UnixNano())
-		d.steering.added(a.Added)
 		d.kernel.Changed()
 		d.checks.Changed()
 	})
@@ -122,10 +121,7 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		}
 	}
 	m := metrics.New(sources)
-	for _, f := range d.steering.steered {
-		*f.observe = m.ObserveFlows(f.ipv6)
-		f.stale.Observe = *f.observe
-	}
+	d.steering.stale.Observe = m.ObserveStale
 	m.Register(d.Upgrade.Collector())
 	return m
 }

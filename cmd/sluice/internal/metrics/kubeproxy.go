@@ -105,7 +105,7 @@ func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 		}
 		stats := f.Stats()
 		s.counter("kubeproxy_conntrack_reconciler_deleted_entries_total",
-			"[ALPHA] Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
+			"[ALPHA] Stale conntrack entries deleted.", f.Stale(), family...)
 		s.nftables(&f.Family, &stats)
 		if f.NFTables {
 			continue
@@ -168,11 +168,9 @@ func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 	}
 }
 
-// ObserveFlows returns what records how long stale conntrack entries were looked for
-// (redirect.IPTables.ObserveFlows).
-func (m *Metrics) ObserveFlows(ipv6 bool) func(time.Duration) {
-	h := m.conntrack.WithLabelValues(familyName(ipv6))
-	return func(d time.Duration) { h.Observe(d.Seconds()) }
+// ObserveStale records how long stale conntrack entries were looked for (flows.Stale).
+func (m *Metrics) ObserveStale(ipv6 bool, d time.Duration) {
+	m.conntrack.WithLabelValues(familyName(ipv6)).Observe(d.Seconds())
 }
 
 // ObserveProbe records the answer to a health probe (status.HealthHandler).

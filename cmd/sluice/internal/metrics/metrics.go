@@ -75,6 +75,7 @@ type Family struct {
 	Name     string                // IPv4 or IPv6
 	Stats    func() redirect.Stats // nil: no rules are written for it
 	NFTables bool                  // those are of nftables
+	Stale    func() uint64         // deleted conntrack entries; with Stats
 
 	Engine func() (nftables.Stats, bool) // nil or false: none forwards Services of it
 }

@@ -93,7 +93,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	budget := &eventloop.Budget{Limit: 4001}
 	budget.Take(4000)
 	budget.Take(2)
-	steered := redirect.Stats{Writes: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
+	steered := redirect.Stats{Writes: 1, Failures: 6001, Rules: map[string]int{"nat": 6003}}
 	forwarding := nftables.Stats{Failures: 6102}
 	m = New(Sources{
 		Build:     Build{Version: "v1", Commit: "abc"},
@@ -111,9 +111,9 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		LogDropped:   func() uint64 { return 7014 },
 		KernelEvents: func() conntrack.EventStats { return conntrack.EventStats{Handled: 7, Lost: 8} },
 		Families: []Family{
-			{Name: "IPv4", Stats: func() redirect.Stats { return steered },
+			{Name: "IPv4", Stats: func() redirect.Stats { return steered }, Stale: func() uint64 { return 6002 },
 				Engine: func() (nftables.Stats, bool) { return forwarding, true }},
-			{Name: "IPv6", Stats: func() redirect.Stats { return steered }},
+			{Name: "IPv6", Stats: func() redirect.Stats { return steered }, Stale: func() uint64 { return 0 }},
 		},
 		Services: func() []lb.Stats {
 			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP},
@@ -156,7 +156,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Changes: agent.Changes{Triggers: []agent.Trigger{
 		{At: time.Now()}, {IPv6: true, At: time.Now()}, {IPv6: true, At: time.Now().Add(-time.Hour)},
 	}}})
-	m.ObserveFlows(true)(time.Second)
+	m.ObserveStale(true, time.Second)
 	m.ObserveProbe("/healthz", 503)
 	m.ObserveProbe("/livez", 200)
 
@@ -495,6 +495,7 @@ func TestEndpointSeries(t *testing.T) {
 func TestNFTablesFamily(t *testing.T) {
 	r := prometheus.NewRegistry()
 	newKubeProxy(r, func() agent.Status { return agent.Status{} }, []Family{{Name: "IPv4", NFTables: true,
+		Stale:  func() uint64 { return 0 },
 		Engine: func() (nftables.Stats, bool) { return nftables.Stats{Failures: 2}, true },
 		Stats:  func() redirect.Stats { return redirect.Stats{Failures: 7, Rules: map[string]int{"sluice-steering": 8}} }}})
 	const name, want = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", `{ip_family="IPv4"} 9`

@@ -73,6 +73,7 @@ func Describe(more ...prometheus.Collector) ([]Description, error) {
 // oneOfEach returns sources of which each has something to count.
 func oneOfEach() Sources {
 	id := lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}
+	none := func() uint64 { return 0 }
 	return Sources{
 		TCP: func() tcp.Stats { return tcp.Stats{} }, UDP: func() udp.Stats { return udp.Stats{} },
 		SCTP:         func() sctp.Stats { return sctp.Stats{} },
@@ -92,8 +93,8 @@ func oneOfEach() Sources {
 		Families: []Family{
 			{Name: familyName(false), Stats: func() redirect.Stats {
 				return redirect.Stats{Rules: map[string]int{"nat": 0}}
-			}},
-			{Name: familyName(true), Stats: func() redirect.Stats { return redirect.Stats{} }, NFTables: true,
+			}, Stale: none},
+			{Name: familyName(true), Stats: func() redirect.Stats { return redirect.Stats{} }, NFTables: true, Stale: none,
 				Engine: func() (nftables.Stats, bool) { return nftables.Stats{}, true }},
 		},
 		Services: func() []lb.Stats { return []lb.Stats{{ID: id, Backends: []lb.BackendStats{{}}}} },

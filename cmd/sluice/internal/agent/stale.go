@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// Stale deletes entries of conntrack that keep packets where they do not belong (flows.Stale).
+type Stale interface {
+	Change(f lb.Frontend, was, now flows.Place, all bool)
+	Add([]lb.Frontend)
+	Reconcile(n *flows.Node, known func(lb.Frontend) bool) (again bool)
+}
+
+// reconcile has the entries of conntrack deleted that a plan makes stale, now that its rules are written and before the
+// sockets are closed that it needs no more. Flows of ended go on in user space no more.
+func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
+	if a.Stale == nil {
+		return
+	}
+	type places struct{ was, now flows.Place }
+	all, served := make(map[lb.Frontend]places), make(map[lb.Frontend]bool)
+	changed := make(map[lb.ID]*piece)
+	for i := range plan.changes {
+		if c := &plan.changes[i]; c.id().Protocol != lb.TCP {
+			a.places(c.old, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
+		}
+	}
+	for i := range plan.changes {
+		c := &plan.changes[i]
+		if c.id().Protocol == lb.TCP {
+			continue
+		}
+		changed[c.id()] = c.now
+		if c.now != nothing {
+			c.now.carries = c.id().Protocol == lb.UDP && (c.old.carries || c.moves())
+		}
+		a.places(c.now, func(f lb.Frontend, p flows.Place) {
+			all[f], served[f] = places{all[f].was, p}, true
+		})
+	}
+	for f, p := range all {
+		if !served[f] {
+			p.now = a.placeAt(plan.table, f, changed)
+		}
+		a.Stale.Change(f, p.was, p.now, plan.whole)
+	}
+	for _, f := range ended {
+		a.Stale.Change(f, flows.Place{}, a.placeAt(plan.table, f, changed), true)
+	}
+	a.Stale.Add(added(plan, &a.sockets, a.damaged))
+	node := flows.Node{Local: make(map[netip.Addr]bool, len(a.local)), Inside: a.steering.host.Inside}
+	for _, addr := range a.local {
+		node.Local[addr] = true
+	}
+	a.stale = a.Stale.Reconcile(&node, func(f lb.Frontend) bool {
+		_, at, ok := plan.table.Lookup(f)
+		return ok && at.Addr == f.Addr
+	})
+}
+
+// placeAt returns what serves a frontend that a change has left, such as an address of this node at which a node port
+// answers now.
+func (a *Agent) placeAt(table *lb.Table, f lb.Frontend, changed map[lb.ID]*piece) (at flows.Place) {
+	s, owned, ok := table.Lookup(f)
+	if !ok {
+		return at
+	}
+	p, there := changed[s.ID]
+	if x := a.planner.ports[s.ID]; !there && x != nil {
+		p, there = x.piece, true
+	}
+	if !there {
+		return at
+	}
+	a.places(p, func(of lb.Frontend, p flows.Place) {
+		if of == f || of.Addr == owned.Addr {
+			at = p
+		}
+	})
+	return at
+}
+
+// places calls do for the frontends of a piece, with what serves each.
+func (a *Agent) places(p *piece, do func(lb.Frontend, flows.Place)) {
+	if p == nothing {
+		return
+	}
+	if p.kernel != nil {
+		for i := range p.kernel.Addresses {
+			addr := &p.kernel.Addresses[i]
+			f := lb.Frontend{Protocol: p.service.Protocol, Addr: addr.Addr}
+			place := flows.Place{Kind: flows.Kernel, Endpoints: endpointsOf(p.kernel, addr)}
+			if p.choice.Path == IPVS {
+				place.Kind = flows.IPVS // which takes what comes to a socket
+			}
+			place.Socket = p.carries && place.Kind == flows.Kernel && a.sockets.holds(f)
+			if a.sockets.goingOn[f] {
+				place.Port = a.sockets.proxyPort(f)
+			}
+			do(f, place)
+		}
+		return
+	}
+	for i := range p.steered {
+		e := &p.steered[i]
+		place := flows.Place{Sources: e.Sources, Inside: e.DropOutside}
+		switch e.Action {
+		case redirect.Redirect:
+			place.Kind, place.Port, place.Bind = flows.Proxy, e.Port, a.bind(e.Frontend)
+		case redirect.Accept:
+			place.Kind = flows.Socket
+		case redirect.Refuse, redirect.Drop:
+			place.Kind = flows.Refused
+		case redirect.Pass:
+		}
+		if p.carries {
+			place.Endpoints = addrsOf(p.service.Eligible())
+		}
+		do(e.Frontend, place)
+	}
+}
+
+// endpointsOf returns the endpoints that flows to an address of a Service that the kernel forwards may be at.
+func endpointsOf(s *lb.Service, a *lb.Address) []netip.AddrPort {
+	switch {
+	case s.Protocol == lb.SCTP: // an association stays where it is served, though new ones may not go there
+		return addrsOf(slices.DeleteFunc(slices.Clone(s.Backends),
+			func(b lb.Backend) bool { return !b.Ready && !(b.Serving && b.Terminating) }))
+	case a.Local && a.Kind == lb.ClusterIP:
+		return addrsOf(s.EligibleLocal())
+	case a.Local: // its node's own clients may be at any
+		return append(addrsOf(s.Eligible()), addrsOf(s.EligibleLocal())...)
+	}
+	return addrsOf(s.Eligible())
+}
+
+func addrsOf(backends []lb.Backend) []netip.AddrPort {
+	out := make([]netip.AddrPort, 0, len(backends))
+	for i := range backends {
+		out = append(out, backends[i].Addr)
+	}
+	return out
+}
