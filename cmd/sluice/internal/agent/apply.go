@@ -84,7 +84,10 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.turns.going = a.turns.more
 	leaveErr := a.leave(ctx, plan)
 	unwanted := a.sockets.unwanted(plan)
-	ended := a.sockets.goOn(unwanted, plan.table, a.offload)
+	ended := a.sockets.goOn(unwanted, func(f lb.Frontend) bool {
+		p, _ := a.planner.pieceAt(plan, f)
+		return p.kernel != nil && !a.offload[family(f.Addr.Addr().Is6())]
+	})
 	a.reconcile(plan, ended)
 	a.sockets.settle()
 	a.sockets.closeAll(unwanted)

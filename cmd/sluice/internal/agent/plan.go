@@ -196,6 +196,7 @@ type Plan struct {
 	node    lb.Node
 	env     environment
 	kept    map[lb.ID]Choice // of Services that would be elsewhere by now (settling)
+	pieces  map[lb.ID]*piece // those of changes, once pieceAt was called
 }
 
 func (p *Plan) keep(id lb.ID, c Choice) {
@@ -232,6 +233,27 @@ type planner struct {
 	dirty []*servicePort
 	noted int  // how many are dirty since a plan was last executed
 	whole bool // all pieces may be others
+}
+
+// pieceAt returns the piece that has a frontend when the plan is carried out, and the address there; or nothing.
+func (p *planner) pieceAt(plan *Plan, f lb.Frontend) (*piece, *lb.Address) {
+	s, owned, ok := plan.table.Lookup(f)
+	if !ok {
+		return nothing, new(lb.Address)
+	}
+	if plan.pieces == nil {
+		plan.pieces = make(map[lb.ID]*piece, len(plan.changes))
+		for i := range plan.changes {
+			plan.pieces[plan.changes[i].id()] = plan.changes[i].now
+		}
+	}
+	if now := plan.pieces[s.ID]; now != nil {
+		return now, owned
+	}
+	if x := p.ports[s.ID]; x != nil {
+		return x.piece, owned
+	}
+	return nothing, owned
 }
 
 // next makes the table of services, and notes what differs from the one before.

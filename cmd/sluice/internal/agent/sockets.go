@@ -231,12 +231,9 @@ func (s *sockets) unwanted(plan *Plan) map[lb.Frontend]bool {
 }
 
 // goOn takes the proxy ports of UDP whose flows go on out of those that are unwanted: their Services are on kernel
-// paths now. It returns, and adds, those that went on until now and have no flow any more. An exit waits for none.
-func (s *sockets) goOn(unwanted map[lb.Frontend]bool, table *lb.Table, exit [2]bool) (ended []lb.Frontend) {
-	goesOn := func(f lb.Frontend) bool {
-		_, _, served := table.Lookup(f)
-		return served && !exit[family(f.Addr.Addr().Is6())] && s.hasFlows(f)
-	}
+// paths now, as inKernel says. It returns, and adds, those that went on until now and have no flow any more.
+func (s *sockets) goOn(unwanted map[lb.Frontend]bool, inKernel func(lb.Frontend) bool) (ended []lb.Frontend) {
+	goesOn := func(f lb.Frontend) bool { return s.hasFlows(f) && inKernel(f) }
 	for f := range unwanted {
 		if goesOn(f) {
 			delete(unwanted, f)

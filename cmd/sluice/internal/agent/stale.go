@@ -24,7 +24,6 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 	}
 	type places struct{ was, now flows.Place }
 	all, served := make(map[lb.Frontend]places), make(map[lb.Frontend]bool)
-	changed := make(map[lb.ID]*piece)
 	for i := range plan.changes {
 		if c := &plan.changes[i]; c.id().Protocol != lb.TCP {
 			a.places(c.old, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
@@ -35,7 +34,6 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 		if c.id().Protocol == lb.TCP {
 			continue
 		}
-		changed[c.id()] = c.now
 		if c.now != nothing {
 			c.now.carries = c.id().Protocol == lb.UDP && (c.old.carries || c.moves())
 		}
@@ -45,12 +43,12 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 	}
 	for f, p := range all {
 		if !served[f] {
-			p.now = a.placeAt(plan.table, f, changed)
+			p.now = a.placeAt(plan, f)
 		}
 		a.Stale.Change(f, p.was, p.now, plan.whole)
 	}
 	for _, f := range ended {
-		a.Stale.Change(f, flows.Place{}, a.placeAt(plan.table, f, changed), true)
+		a.Stale.Change(f, flows.Place{}, a.placeAt(plan, f), true)
 	}
 	a.Stale.Add(added(plan, &a.sockets, a.damaged))
 	node := flows.Node{Local: make(map[netip.Addr]bool, len(a.local)), Inside: a.steering.host.Inside}
@@ -65,18 +63,8 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 
 // placeAt returns what serves a frontend that a change has left, such as an address of this node at which a node port
 // answers now.
-func (a *Agent) placeAt(table *lb.Table, f lb.Frontend, changed map[lb.ID]*piece) (at flows.Place) {
-	s, owned, ok := table.Lookup(f)
-	if !ok {
-		return at
-	}
-	p, there := changed[s.ID]
-	if x := a.planner.ports[s.ID]; !there && x != nil {
-		p, there = x.piece, true
-	}
-	if !there {
-		return at
-	}
+func (a *Agent) placeAt(plan *Plan, f lb.Frontend) (at flows.Place) {
+	p, owned := a.planner.pieceAt(plan, f)
 	a.places(p, func(of lb.Frontend, p flows.Place) {
 		if of == f || of.Addr == owned.Addr {
 			at = p
