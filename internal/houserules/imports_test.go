@@ -58,7 +58,7 @@ var (
 	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/shares",
 		"internal/proxyproto", "internal/look", "internal/session", "internal/mmsg"}
 	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter",
-		"internal/lists"})
+		"internal/flows", "internal/lists"})
 )
 
 const dataPath = "it must not know how traffic got here, how a backend is chosen, or the other protocols"
@@ -100,17 +100,22 @@ var layers = []layer{
 		why: "it is what everything that writes rules has in common: it knows frontends, and none of those rules",
 	},
 	{
-		dir: "redirect", ours: []string{"lb", "internal/netfilter"}, theirs: kernel, never: outside,
+		dir: "internal/flows", ours: []string{"lb", "internal/netfilter"}, theirs: []string{"go.uber.org/zap"}, never: outside,
+		why: "it knows what conntrack says of flows, and nothing of the rules that began them",
+	},
+	{
+		dir: "redirect", ours: []string{"lb", "internal/netfilter", "internal/flows"}, theirs: kernel, never: outside,
 		why: "it steers packets to sockets and must know neither the bytes nor the backends",
 	},
 	{
-		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter", "internal/shares"}, never: outside,
+		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter", "internal/flows", "internal/shares"}, never: outside,
 		tests:  []string{"kernelmodes/lab"},
 		theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}),
 		why:    "it forwards in the kernel and must know no sockets of the proxy",
 	},
 	{
-		dir: "kernelmodes/lab", ours: []string{"lb", "kernelmodes", "internal/testbed"}, never: outside,
+		dir: "kernelmodes/lab", ours: []string{"lb", "kernelmodes", "internal/flows", "internal/testbed"},
+		theirs: []string{"go.uber.org/zap"}, never: outside,
 		why: "it tests engines on hosts of the testbed",
 	},
 	{dir: "cmd", ours: slices.Concat(parts, []string{"cmd"}), theirs: []string{"*"}, why: "the program puts the packages together and is no library"},

@@ -10,7 +10,7 @@ import (
 
 // untranslated are UDP frontends whose virtual servers come or go. What they have in conntrack is of sockets of this
 // node, or ipvs has sent it on: then the entry has the endpoint but no translation. Neither may outlast the change, not
-// for a moment: ipvs would get datagrams that it cannot masquerade, or nobody would translate them. What else a change
+// for a moment: ipvs would get datagrams that it cannot masquerade, or nothing would translate them. What else a change
 // makes stale is flows.Stale's. They outlive a failed Sync.
 type untranslated struct {
 	of    map[netip.AddrPort]bool
