@@ -58,8 +58,8 @@ type old struct {
 	sets   map[string]bool
 }
 
-// old returns what the kernel has in the table. It returns nil if the table is not there or cannot be read, or if a base
-// chain is not as it is to be.
+// old returns what the kernel has in the table. It returns nil if the table is not there or cannot be read, or if a
+// base chain is not as it is to be.
 func (t *Table) old() *old {
 	handle, dormant, err := t.kernels(context.Background())
 	if err != nil || handle == "" || dormant {
