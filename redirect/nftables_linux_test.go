@@ -161,7 +161,7 @@ func TestSlowReplacement(t *testing.T) {
 		plan := Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}}
 		syncPlan(t, v.steerer(), plan)
 		_, stop := l.asking(func() error { return openAtOnce(clientAddr[v.ipv6], at) })
-		for range 40 {
+		for range 25 {
 			v.slowChain(t)
 			v.nft(t, "insert rule TABLE prerouting jump slow")
 			syncPlan(t, v.steerer(), plan)
