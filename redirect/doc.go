@@ -8,7 +8,8 @@
 // rules; frontends of every protocol are elements of its sets and of the map steer:
 //
 //	nat prerouting, output (dstnat - 10) -> screen: drops; steer: redirects, or rejects without endpoints
-//	nat prerouting, output (dstnat + 10) -> rejects other ports of cluster IPs, drops unused addresses of ServiceCIDRs
+//	nat prerouting, output (dstnat + 10) -> screen and steer again, for what was read while a map was replaced;
+//	                                        rejects other ports of cluster IPs, drops unused addresses of ServiceCIDRs
 //	filter input                         -> rejects what comes straight to a proxy port
 //
 // Chains of nat see the first packet of a flow alone, so that others meet the last one only. An

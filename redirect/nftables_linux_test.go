@@ -143,15 +143,39 @@ func TestFirewallDecides(t *testing.T) {
 	})
 }
 
+// slowChain adds a chain that keeps packets for about as long as a transaction takes.
+func (v variant) slowChain(t *testing.T) {
+	t.Helper()
+	rule := v.family() + " saddr " + map[bool]string{false: "192.0.2.1", true: "2001:db8::1"}[v.ipv6] + " drop;"
+	feed(t, fmt.Sprintf("table %s %s { chain slowest { %s }; chain slower { %s }; chain slow { %s }; }\n", v.family(),
+		tableName, strings.Repeat(rule, 50), strings.Repeat("jump slowest;", 30), strings.Repeat("jump slower;", 30)),
+		"nft", "-f", "-")
+}
+
+// TestSlowReplacement: no connection is lost while another process writes all of the table, and packets are between the
+// beginning of the old rules and the map that steers.
+func TestSlowReplacement(t *testing.T) {
+	eachNFTables(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		at := netip.AddrPortFrom(vip(v.ipv6, 1), 80)
+		plan := Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}}
+		syncPlan(t, v.steerer(), plan)
+		_, stop := l.asking(func() error { return openAtOnce(clientAddr[v.ipv6], at) })
+		for range 25 {
+			v.slowChain(t)
+			v.nft(t, "insert rule TABLE prerouting jump slow")
+			syncPlan(t, v.steerer(), plan)
+		}
+		check(t, stop())
+	})
+}
+
 // TestSlowScreens is TestSlowReaders with nftables.
 func TestSlowScreens(t *testing.T) {
 	eachNFTables(t, func(t *testing.T, v variant) {
 		l := newLab(t)
 		testSlowReaders(t, l, v, func() {
-			v.nft(t, "add chain TABLE slow")
-			rules := strings.Repeat(fmt.Sprintf("add rule %s %s slow %s saddr %s drop\n", v.family(), tableName, v.family(),
-				map[bool]string{false: "192.0.2.1", true: "2001:db8::1"}[v.ipv6]), 20000)
-			feed(t, rules, "nft", "-f", "-")
+			v.slowChain(t)
 			for line := range strings.Lines(v.nft(t, "--handle list chain TABLE screen")) {
 				if _, handle, ok := strings.Cut(line, "# handle "); ok && strings.Contains(line, "@outside ") {
 					v.nft(t, "add rule TABLE screen position "+strings.TrimSpace(handle)+" jump slow")

@@ -247,12 +247,15 @@ func (r *nftRules) setRules() {
 	// A chain of nat sees the first packet of a flow alone, until one translates it, so that others cost nothing.
 	const translation = -100 // NF_IP_PRI_NAT_DST
 	into := []nft.Rule{
-		r.rule().Jump("screen").Rule("drop clients that are not allowed"), r.rule().GotoChain("steer").Rule(""),
+		r.rule().Jump("screen").Rule("drop clients that are not allowed"), r.rule().Jump("steer").Rule(""),
 	}
 	away := func(set string, key ...nft.Load) nft.Rule {
 		return r.rule().In(set, key...).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
 	}
-	left := []nft.Rule{away(nftClusterIPs, nft.Destination), away(nftCIDRs, nft.Family, nft.Destination)}
+	// A packet that is read during a transaction may miss what moves between sets, and all of a map that is replaced
+	// (nft_map_deactivate of Linux 6.4). It looks again, by the new rules.
+	left := append(slices.Clone(into),
+		away(nftClusterIPs, nft.Destination), away(nftCIDRs, nft.Family, nft.Destination))
 	hooks := map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT}
 	for name, hook := range hooks {
 		r.SetChain(name, &nft.Hook{Type: "nat", Number: hook, Priority: translation - 10}, into)
@@ -298,8 +301,7 @@ func (r *nftRules) steer() []nft.Rule {
 		r.rule().In(nftRefuse, toFrontend...).GotoChain("refuse").Rule("no endpoints"),
 		r.nodePort(r.rule().In(nftRefuse+nodeSuffix, toPort...)).GotoChain("refuse").Rule("no endpoints"),
 	}
-	// What moves from one set to the other between two lookups is found by one more.
-	return slices.Concat(r.toProxy(), refuse, r.toProxy())
+	return slices.Concat(r.toProxy(), refuse)
 }
 
 // toProxy makes the rules that steer.
@@ -316,10 +318,9 @@ func (r *nftRules) toProxy() (rules []nft.Rule) {
 	return rules
 }
 
-// undefined makes the rules for what no entry has: a port of a cluster IP is refused, and
-// other addresses of ServiceCIDRs are dropped. What came while they changed is steered.
-func (r *nftRules) undefined() []nft.Rule {
-	rules := r.toProxy()
+// undefined makes the rules for what no entry has: a port of a cluster IP is refused, and other addresses of
+// ServiceCIDRs are dropped.
+func (r *nftRules) undefined() (rules []nft.Rule) {
 	for _, p := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} { // ICMP to a cluster IP goes on
 		rules = append(rules, r.rule().Protocol(netfilter.ProtocolNumber(p)).In(nftClusterIPs, nft.Destination).
 			GotoChain("refuse").Rule("no such port"))

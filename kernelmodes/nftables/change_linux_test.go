@@ -2,8 +2,12 @@ package nftables
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,6 +85,37 @@ func TestOutgrown(t *testing.T) {
 	}
 	if !verifyOn(t, tb.Node, e) {
 		t.Error("Verify finds something out of place")
+	}
+}
+
+// slow is what keeps packets in the midst of our rules for as long as a transaction takes.
+const slow = `
+table ip sluice-services {
+	chain slowest { %s }
+	chain slower { %s }
+	chain slow { %s }
+}
+insert rule ip sluice-services prerouting jump slow
+`
+
+// TestWrittenAnew: no client is refused while another process writes all of the table, and packets are
+// between the beginning of the old rules and their maps.
+func TestWrittenAnew(t *testing.T) {
+	t.Parallel()
+	tb := testbed.NewT(t, testbed.Config{Pods: 2})
+	s := served(t, tb, netip.MustParseAddrPort("10.96.0.1:80"))
+	s.Addresses = append(s.Addresses, lb.Address{Addr: lab.Anywhere(false, 30080), Kind: lb.NodePort})
+	file := filepath.Join(t.TempDir(), "slow.nft")
+	testbed.Check(t, os.WriteFile(file, fmt.Appendf(nil, slow, strings.Repeat("ip saddr 192.0.2.1 drop;", 50),
+		strings.Repeat("jump slowest;", 20), strings.Repeat("jump slower;", 20)), 0o600))
+	syncOn(t, tb.Node, new(Engine), lab.Whole(s))
+	for _, to := range []netip.AddrPort{s.Addresses[0].Addr, netip.AddrPortFrom(tb.Node.Addr4, 30080)} {
+		end := connecting(t, tb, to)
+		defer end()
+	}
+	for range 20 {
+		tb.Node.Run(t, "nft", "-f", file)
+		syncOn(t, tb.Node, new(Engine), lab.Whole(s))
 	}
 }
 

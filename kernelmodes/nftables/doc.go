@@ -7,7 +7,8 @@
 //	                   -> node-ports -> ext -> svc      a map by protocol and port
 //	svc                -> endpoints-..                  a map by number and turn; DNAT
 //	postrouting                                         masquerades
-//	input, forward, output -> unserved                  rejects and drops, new flows only
+//	prerouting-left,       -> again                     the same maps
+//	output-left            -> unserved                  rejects and drops, new flows only
 //
 // Addresses are elements of maps, so that a packet passes the same few rules however many
 // Services there are. The chain svc is for policy Cluster and svl for policy Local. Addresses that
@@ -22,10 +23,11 @@
 //
 // With affinity each endpoint has a chain ep, which has the client remembered in a set of its own
 // (65,535 clients, for the timeout of the Service); others are not remembered once it is full. The
-// sets stay when the table is written anew, also by another process. A change is one transaction:
-// a packet meets all of it or nothing. Established connections go on, since nat sees the first
-// packet only. Conntrack entries of UDP flows to an endpoint that is no longer one of the address
-// are deleted, and those of SCTP to one that the Service has lost.
+// sets stay when the table is written anew, also by another process. A change is one transaction.
+// A packet that is read meanwhile may miss an old map: the chain "again" finds its backend by the new
+// rules. Established connections go on, since nat sees the first packet only. Conntrack entries of
+// UDP flows to an endpoint that is no longer one of the address are deleted, and those of SCTP to one
+// that the Service has lost.
 //
 // As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it
 // has not are rejected. Nothing is accepted on behalf of Services, since a base chain of

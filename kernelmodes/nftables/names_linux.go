@@ -38,6 +38,7 @@ const (
 	chainPreLeft  = "prerouting-left"
 	chainOutLeft  = "output-left"
 	chainPost     = "postrouting"
+	chainAgain    = "again" // looks for a Service once more
 	chainClusters = "clusters"
 	chainMark     = "mark"         // to be masqueraded
 	chainOutside  = "outside"      // to be masqueraded unless of a pod

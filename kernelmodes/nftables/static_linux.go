@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,11 +19,13 @@ func (s *shape) static(t *nft.Table) {
 		s.asks(t)
 	}
 	set := func(chain string, rules ...nft.Rule) { t.SetChain(chain, s.hook(chain), rules) }
-	for _, chain := range []string{chainPre, chainOut} {
-		set(chain,
-			s.rule().Jump(chainClusters).Rule("masquerade what asks cluster IPs from elsewhere"),
-			s.rule().Goto(setServices, asked...).Rule(""),
-			s.rule().ToLocal().Loopback(false).Goto(setNodePorts, port...).Rule(""))
+	look := []nft.Rule{
+		s.rule().Jump(chainClusters).Rule("masquerade what asks cluster IPs from elsewhere"),
+		s.rule().Goto(setServices, asked...).Rule(""),
+		s.rule().ToLocal().Loopback(false).Goto(setNodePorts, port...).Rule(""),
+	}
+	for _, chain := range []string{chainPre, chainOut, chainAgain} {
+		set(chain, look...)
 	}
 	set(chainClusters, s.rule().Goto(setClusters, asked...).Rule(""))
 	set(chainMark, s.rule().SetMark(s.mark, true).Rule(""))
@@ -44,15 +47,18 @@ func (s *shape) static(t *nft.Table) {
 		s.rule().Reject(false).Rule(""))
 	set(chainDrop, s.rule().Drop().Rule(""))
 	set(chainDropElse, s.rule().Loopback(false).Drop().Rule(""))
-	unserved := s.rule().Jump(chainUnserved).Rule("")
-	set(chainPreLeft, unserved)
+	// A packet that is read during a transaction finds nothing in a map that is replaced (nft_map_deactivate of
+	// Linux 6.4). It looks again, by the new rules, before it is refused.
+	left := []nft.Rule{s.rule().Jump(chainAgain).Rule(""), s.rule().Jump(chainUnserved).Rule("")}
+	set(chainPreLeft, left...)
 	// What the socket of a UDP node port sends to a client whose conntrack entry was deleted when the Service
 	// moved here would make an entry that begins with the answer, and all that the client sends would belong
 	// to that and go to the socket.
 	udp := func() *nft.Builder { return s.rule().Protocol(unix.IPPROTO_UDP) }
-	set(chainOutLeft, unserved,
+	set(chainOutLeft, slices.Concat(left, []nft.Rule{
 		udp().FromLoopback(false).In(setUDPPorts, nft.SourcePort).Drop().Rule("its node port has moved"),
-		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"))
+		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"),
+	})...)
 }
 
 // hook returns that of a chain, nil if it has none. A table that asks comes before one that does not.

@@ -11,8 +11,9 @@
 //
 // Nothing ever waits for this process: what finds a queue full goes on as it came
 // (NFQA_CFG_F_FAIL_OPEN), and so does what comes when no process has the queue, if the rule says
-// bypass. Close loses nothing. What is in a queue when its process dies is lost: a client sends it
-// again, by TCP after a second.
+// bypass. Close loses nothing. What is in a queue is lost when its process dies, and when any program
+// removes a hook of netfilter, as a base chain of type filter (nf_queue_nf_hook_drop). A client sends
+// it again, by TCP after a second.
 //
 // It is for Linux with CAP_NET_ADMIN, and works in the network namespace of the thread that calls
 // Open.

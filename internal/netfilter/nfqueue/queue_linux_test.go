@@ -30,7 +30,17 @@ const (
 // rules sends what goes to the port to queues, and what comes out with a number to the port that it stands for.
 func rules(t *testing.T, ipv6 bool, ports map[uint32]uint16) {
 	t.Helper()
-	x := &nft.Table{Name: "queued", IPv6: ipv6}
+	x := table("queued", ipv6, ports)
+	if err := x.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := x.Verify(t.Context()); !ok || err != nil {
+		t.Errorf("Verify: %v, %v", ok, err)
+	}
+}
+
+func table(name string, ipv6 bool, ports map[uint32]uint16) *nft.Table {
+	x := &nft.Table{Name: name, IPv6: ipv6}
 	x.AddSet(nft.Set{Name: "numbered", Key: []nft.Field{nft.Mark}, Data: []nft.Field{nft.Address, nft.Port}})
 	addr := loopback(ipv6)
 	for n, p := range ports {
@@ -45,12 +55,7 @@ func rules(t *testing.T, ipv6 bool, ports map[uint32]uint16) {
 		to().Map("numbered", nft.MarkWithin(mask)).SetMark(mask, false).DNAT().Rule(""),
 		to().DNATTo(netip.AddrPortFrom(addr, 1000)).Rule(""), // without a process
 	})
-	if err := x.Write(); err != nil {
-		t.Fatal(err)
-	}
-	if ok, err := x.Verify(t.Context()); !ok || err != nil {
-		t.Errorf("Verify: %v, %v", ok, err)
-	}
+	return x
 }
 
 func loopback(ipv6 bool) netip.Addr {
@@ -221,6 +226,37 @@ func TestRepeated(t *testing.T) {
 		testbed.Check(t, err)
 		return answer() == "1001"
 	})
+	testbed.Check(t, q.Close())
+}
+
+// TestOthersWrite: what is in a queue stays there while the next process tries rules that ask, and writes them anew.
+func TestOthersWrite(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	at := func(p uint16) string { return netip.AddrPortFrom(loopback(false), p).String() }
+	serve(t, h, "udp", at(1001))
+	ports := map[uint32]uint16{1: 1001}
+	h.DoT(t, func() error { rules(t, false, ports); return nil })
+	asked, decided := make(chan struct{}, 1), make(chan struct{})
+	var q *Queues
+	h.DoT(t, func() (err error) {
+		q, err = Open(7, 2, func(*Packet) Verdict {
+			asked <- struct{}{}
+			<-decided
+			return Verdict{Action: Accept, Mark: 1 << 16}
+		}, nil)
+		return err
+	})
+	answer := make(chan string)
+	go func() { answer <- h.Ask("udp", at(port), testbed.Patience) }()
+	<-asked
+	h.DoT(t, func() error {
+		rules(t, false, ports)
+		return table("trial", false, ports).Try()
+	})
+	close(decided)
+	if got := <-answer; got != "1001" {
+		t.Errorf("a datagram that was in the queue: %q, want 1001", got)
+	}
 	testbed.Check(t, q.Close())
 }
 

@@ -21,6 +21,8 @@ type batch struct {
 	count uint32 // messages, and the sequence number of the last
 	sets  uint32
 
+	dormant bool // tables that it adds let no packets in
+
 	generation uint32 // that it has made; 0: it is not known
 
 	made    map[*set]bool // by this batch
@@ -76,6 +78,9 @@ func (b *batch) str(kind int, value string) { b.bytes = nfnl.AttrString(b.bytes,
 func (b *batch) table(command int) {
 	b.begin(command, unix.NLM_F_CREATE)
 	b.str(unix.NFTA_TABLE_NAME, b.name)
+	if b.dormant {
+		b.attr(unix.NFTA_TABLE_FLAGS, be32(unix.NFT_TABLE_F_DORMANT))
+	}
 	b.end()
 }
 
@@ -92,11 +97,13 @@ func (b *batch) chain(command int, name string, hook *Hook) {
 	b.end()
 }
 
-// flush deletes the rules of a chain.
+// flush deletes the rules of a chain, or of all chains if it is empty.
 func (b *batch) flush(chain string) {
 	b.begin(unix.NFT_MSG_DELRULE, 0)
 	b.str(unix.NFTA_RULE_TABLE, b.name)
-	b.str(unix.NFTA_RULE_CHAIN, chain)
+	if chain != "" {
+		b.str(unix.NFTA_RULE_CHAIN, chain)
+	}
 	b.end()
 }
 

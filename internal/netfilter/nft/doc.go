@@ -10,8 +10,12 @@
 //
 // Write costs what was edited, and what Verify has found to be otherwise in rules and elements.
 // The first one, and each one after an error or after Verify has found more than that, replaces
-// the whole table, in one transaction as well, so that packets meet the old rules or the new
-// ones. What rules have added to a set ([Set.Dynamic]) stays.
+// the whole table, in one transaction as well. What rules have added to a set ([Set.Dynamic]) stays,
+// and so do base chains: the kernel drops what is in queues (nfnetlink_queue) when a base chain goes.
+//
+// A packet reads the rules of one base chain as they were before a transaction, or as they are after
+// it. But it finds nothing in a map that a transaction replaces, if it has begun to read the old
+// rules. So a later base chain has to look again before it refuses the packet.
 //
 // Rules are built by [Rule] from the library's expressions (github.com/google/nftables/expr);
 // they are not sent by that library, which awaits an answer to each message and copies each

@@ -419,7 +419,8 @@ func TestMonitor(t *testing.T) {
 		write(t, x)
 		other("delete")
 		noticed("the end of that table, after large transactions")
-		b, err := x.whole()
+		b := x.batch()
+		err = x.whole(b, nil)
 		if err != nil || len(b.bytes) < large {
 			t.Fatal(len(b.bytes), err)
 		}

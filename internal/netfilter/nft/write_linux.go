@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -50,19 +49,6 @@ func (t *Table) Write() error {
 	return nil
 }
 
-// replace writes all of the table.
-func (t *Table) replace() error {
-	b, err := t.whole()
-	if err != nil {
-		return err
-	}
-	if err := t.commit(b); err != nil {
-		return err
-	}
-	t.verified = b.generation // the table is new: all that is in it is what was written
-	return nil
-}
-
 // commit sends a batch, and counts it.
 func (t *Table) commit(b *batch) error {
 	t.counters().Transactions.Add(1)
@@ -72,63 +58,6 @@ func (t *Table) commit(b *batch) error {
 		return b.failed("write", err)
 	}
 	return nil
-}
-
-// Try has the kernel take the whole table and delete it again, in one transaction that no packet
-// meets. The error says what it does not take.
-func (t *Table) Try() error {
-	if t.Lifetime > 0 {
-		t.AddSet(alive.Set)
-	}
-	b, err := t.whole()
-	if err != nil {
-		return err
-	}
-	b.table(unix.NFT_MSG_DELTABLE)
-	if err := b.send(); err != nil {
-		return b.failed("try", err)
-	}
-	return nil
-}
-
-// whole is a transaction that replaces the table.
-func (t *Table) whole() (*batch, error) {
-	kept, err := t.dynamic()
-	if err != nil {
-		return nil, err
-	}
-	b := t.batch()
-	b.bytes = slices.Grow(b.bytes, t.size())
-	b.table(unix.NFT_MSG_NEWTABLE)
-	b.table(unix.NFT_MSG_DELTABLE)
-	b.table(unix.NFT_MSG_NEWTABLE)
-	names := slices.Sorted(maps.Keys(t.chains)) // in the order in which nft is to list them
-	for _, name := range names {
-		if c := t.chains[name]; !c.gone {
-			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
-		}
-	}
-	for _, s := range t.sets {
-		if !s.gone {
-			b.set(unix.NFT_MSG_NEWSET, s)
-		}
-	}
-	// Rules come before elements: for each rule that uses a map the kernel walks all of it (nf_tables_bind_set).
-	for _, name := range names {
-		if c := t.chains[name]; !c.gone {
-			t.writeRules(b, name, c)
-		}
-	}
-	for _, s := range t.sets {
-		if s.gone {
-			continue
-		}
-		b.all(s, kept[s.Name])
-	}
-	if t.Lifetime > 0 {
-		b.grant(t.Lifetime)
-	}
-	return b, nil
 }
 
 // all appends messages that add all elements of a set, and others.
