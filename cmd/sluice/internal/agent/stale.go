@@ -86,7 +86,8 @@ func (a *Agent) places(p *piece, do func(lb.Frontend, flows.Place)) {
 			if p.choice.Path == IPVS {
 				place.Kind = flows.IPVS // which takes what comes to a socket
 			}
-			place.Socket = p.carries && place.Kind == flows.Kernel && a.sockets.holds(f)
+			exits := a.offload[family(f.Addr.Addr().Is6())] // and its sockets with it
+			place.Socket = p.carries && place.Kind == flows.Kernel && !exits && a.sockets.holds(f)
 			if a.sockets.goingOn[f] {
 				place.Port = a.sockets.proxyPort(f)
 			}
