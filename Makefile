@@ -65,9 +65,8 @@ ALONE    = ./cmd/sluice/internal/e2e/...
 OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 
 # Where goroutines share anything. What kernelmodes but queue, redirect and netfilter share with those who ask for
-# their counts, the whole program does in the end-to-end tests; bench is no part of it, and the others left out
-# are functions of their arguments.
-RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/testbed -e /internal/houserules -e /redirect \
+# their counts, the whole program does in the end-to-end tests; the others left out are functions of their arguments.
+RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /internal/testbed -e /internal/houserules -e /redirect \
 	-e '/kernelmodes\(/[^q]\|$$\)' -e /internal/netfilter$$ -e /internal/proxyproto -e /sctp/wire -e /internal/kube$$ \
 	-e /internal/policies -e /internal/explain -e /internal/reference)
 
@@ -85,7 +84,7 @@ HAVE_RUN =
 
 # The distribution's etcd is too old for an API server to stream lists from, as
 # present clusters do; the tests of watching run on one that can, too.
-E2E = cd deploy/e2e && $(call GOTEST,./...,-timeout 10m) && $(call GOTEST,./...,-timeout 10m -run 'TestWatch' -args -etcd ../../bin/etcd)
+E2E = cd deploy/e2e && $(call GOTEST,./...,-timeout 10m) && $(call GOTEST,.,-timeout 10m -run 'TestWatch' -args -etcd ../../bin/etcd)
 
 # The tests fail, instead of skipping, where a kernel facility is missing.
 export SLUICE_REQUIRE_NETNS = 1
@@ -98,10 +97,10 @@ SHELL := bash
 
 .PHONY: attacks conformance rollouts peers systems help deps bench-deps build image image-iptables demo soak bench \
 	bench-quick bench-sctp \
-	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-beside test-packages \
+	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-bench test-beside test-packages \
 	test-arm64 test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race race-packages \
 	race-program fuzz models lint cross verify docs \
-	clean
+	clean bin/compare bin/demo bin/vm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,6 +149,7 @@ test-deb: ## install, upgrade under load, remove and purge the package for Debia
 
 vulncheck: ## look for known vulnerabilities in what is linked; asks Go's database
 	go run $(GOVULNCHECK) ./...
+	go run $(GOVULNCHECK) -C bench ./...
 
 image: ## build the image bin/sluice-image.tar, an OCI archive; VARIANT=iptables: the one with iptables and ipset
 	@.ci/deps image $(VARIANT)
@@ -180,9 +180,13 @@ rollouts: bin/helm ## count what clients lose while backends, nodes and Sluice r
 attacks: deps build ## run the attacks and cases, about 25 minutes; ONLY="hijack loops": some of them
 	cmd/sluice/internal/e2e/attacks/run bin/sluice $(ONLY)
 
-demo: build ## show Services balanced between hosts made of network namespaces
+# The programs of bench, a module of its own. Measurements start the one that they build.
+bin/compare bin/demo bin/vm:
+	go build -C bench -buildvcs=false -o ../$@ ./$(@F)
+
+demo: build bin/demo ## show Services balanced between hosts made of network namespaces
 	@.ci/deps demo
-	go run ./bench/demo -sluice bin/sluice
+	bin/demo -sluice bin/sluice
 
 bench-deps: deps ## install what the measurements need besides: HAProxy, nginx, load tools
 	@.ci/deps bench
@@ -193,19 +197,18 @@ PEERS = export PATH="$(CURDIR)/bin/peers/bin:$$PATH"
 peers: bench-deps ## unpack today's HAProxy and nginx into bin/peers, for the measurements
 	@.ci/peers bin/peers
 
-bench: peers build ## measure Sluice beside its peers on an idle machine, for about 45 minutes
-	$(PEERS); go run ./bench/compare -sluice bin/sluice -out bench/results $(BENCH)
+bench: peers build bin/compare ## measure Sluice beside its peers on an idle machine, for about 45 minutes
+	$(PEERS); bin/compare -sluice bin/sluice -out bench/results $(BENCH)
 
-bench-quick: peers build ## the same for the most telling workloads, under 5 minutes
-	$(PEERS); go run ./bench/compare -sluice bin/sluice -quick $(BENCH)
+bench-quick: peers build bin/compare ## the same for the most telling workloads, under 5 minutes
+	$(PEERS); bin/compare -sluice bin/sluice -quick $(BENCH)
 
 # The VM has SCTP and ipvs, which few kernels have, and one core, perhaps an interpreted one.
-IN_VM = go build -o bin/compare ./bench/compare && go build -o bin/vm ./bench/vm && \
-	mkdir -p bin/vm-bench/testdata && cp bin/sluice bin/vm-bench/testdata && \
+IN_VM = mkdir -p bin/vm-bench/testdata && cp bin/sluice bin/vm-bench/testdata && \
 	cd bin/vm-bench && ../vm -grace 30m ../compare -sluice testdata/sluice -duration 200ms -force
 
-bench-sctp: deps build ## measure what a message over SCTP costs, beside the kernel's paths, here and in the VM
-	go run ./bench/compare -sluice bin/sluice -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 5 $(BENCH)
+bench-sctp: deps build bin/compare bin/vm ## measure what a message over SCTP costs, beside the kernel's paths, here and in the VM
+	bin/compare -sluice bin/sluice -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 5 $(BENCH)
 	$(IN_VM) -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 3
 
 bench-micro: ## measure single functions and compare them with the saved figures
@@ -218,12 +221,12 @@ bench-micro-save: ## save the figures of single functions to compare with later
 	$(MICRO) > $(BASELINE)
 
 # iptables is measured in the VM too, for the ratio to ipvs.
-bench-offload: deps build ## measure what it costs that the kernel forwards Services, here and in the VM
-	go run ./bench/compare -sluice bin/sluice -workloads 'offload-nftables-*,offload-iptables-*' -rounds 1 $(BENCH)
+bench-offload: deps build bin/compare bin/vm ## measure what it costs that the kernel forwards Services, here and in the VM
+	bin/compare -sluice bin/sluice -workloads 'offload-nftables-*,offload-iptables-*' -rounds 1 $(BENCH)
 	$(IN_VM) -workloads 'offload-*-1000,offload-*-5000' -rounds 1
 
-scale: peers build ## measure what the number of Services costs, on an idle machine
-	$(PEERS); go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
+scale: peers build bin/compare ## measure what the number of Services costs, on an idle machine
+	$(PEERS); bin/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
 
 bench-control: deps build systems ## measure starts, changes and forwarding beside kube-proxy, from an API server
 	cd deploy/e2e && go test -run '^$$' -bench Scale -benchtime 1x -timeout 0 . -args -load 2s $(BENCH)
@@ -242,16 +245,20 @@ SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy bin/helm $(foreach k,$(KUST
 test-all: bench-deps
 	.ci/beside chrt --idle 0 $(MAKE) systems test-vm -- $(MAKE) test-program test-beside
 
-# The tests against an API server wait for five seconds of six, and those under wine for half of the time; the tests of
-# single packages fill what processors there are, and none of all these counts milliseconds.
+# The tests against an API server wait for five seconds of six, and those under wine and of bench for half of the time;
+# the tests of single packages fill what processors there are, and none of all these counts milliseconds.
 test-beside:
-	.ci/beside $(MAKE) e2e test-wine -- $(MAKE) $(BESIDE)
+	.ci/beside $(MAKE) e2e test-wine test-bench -- $(MAKE) $(BESIDE)
 
 BESIDE = test-packages
 
 test-packages: bench-deps ## run the tests of single packages
 	$(COMPILE) ./... >/dev/null
 	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
+
+test-bench: bench-deps ## run the tests of demonstrations and measurements
+	cd bench && $(COMPILE) ./... >/dev/null
+	cd bench && $(call GOTEST,./...,-timeout 15m -parallel 4)
 
 test-program: bench-deps build image image-iptables ## run the tests of the whole program
 	$(COMPILE) ./... >/dev/null
@@ -300,8 +307,7 @@ bin/kustomize/%/kustomize:
 
 # Three machines at a time: each has one processor, and a clock of its own where it is interpreted,
 # so that no test there sees how busy this machine is: what is left to them may be little, for long.
-test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
-	go build -o bin/vm ./bench/vm
+test-vm: deps bin/vm ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	.ci/beside $(MAKE) test-vm-program -- $(MAKE) test-vm-packages
 
 test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
@@ -330,7 +336,7 @@ fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	while IFS=: read -r file func; do \
 		dir=$$(dirname "$$file") name=$${func#func }; \
 		echo "fuzz: $$name in $$dir"; \
-		go test -vet=off -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
+		go test -C "$$dir" -vet=off -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) </dev/null; \
 	done <<< "$$targets"
 
 models: ## walk through random changes for MODEL (10000) steps, from new seeds, and steer in every way
@@ -339,22 +345,11 @@ models: ## walk through random changes for MODEL (10000) steps, from new seeds, 
 	go test -count=1 -timeout 0 ./redirect -variants
 
 lint: ## check format, go vet, staticcheck, revive and the module files
-	@echo "gofmt"; unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }
-	go vet ./...
-	GOOS=windows go vet ./...
-	go run $(STATICCHECK) ./...
-	go run -exec 'env GOOS=windows' $(STATICCHECK) ./...
-	go run $(REVIVE) -config .ci/revive.toml ./...
-	go run -exec 'env GOOS=windows' $(REVIVE) -config .ci/revive.toml ./...
-	cd deploy/e2e && go vet ./...
-	cd deploy/e2e && go run $(STATICCHECK) ./...
-	go mod tidy -diff
-	cd deploy/e2e && go mod tidy -diff
-	go mod verify
+	.ci/lint $(STATICCHECK) $(REVIVE)
 
 cross: ## compile everything for linux/arm64 and windows/amd64
-	GOOS=linux GOARCH=arm64 go build ./...
-	GOOS=windows GOARCH=amd64 go build ./...
+	for module in . bench; do (cd $$module; \
+		GOOS=linux GOARCH=arm64 go build ./...; GOOS=windows GOARCH=amd64 go build ./...); done
 	GOOS=windows GOARCH=amd64 $(PROGRAM) bin/sluice.exe ./cmd/sluice
 
 # What is compiled and not run, and what the VM runs, has the time that tests leave idle, as in test-all: from the first

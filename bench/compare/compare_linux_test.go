@@ -143,7 +143,7 @@ func build(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "compare")
 	testbed.Check(t, err)
 	built = filepath.Join(dir, "sluice")
-	if out, err := exec.Command("go", "build", "-o", built, "../../cmd/sluice").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-C", "../..", "-o", built, "./cmd/sluice").CombinedOutput(); err != nil {
 		t.Fatalf("build sluice: %v\n%s", err, out)
 	}
 	return built

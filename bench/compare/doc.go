@@ -3,12 +3,12 @@
 // and as ceilings the kernel's own paths, address translation by iptables, also by Sluice's
 // path queue, ipvs where the kernel has it, and a route straight to the servers.
 //
-//	go run ./bench/compare -sluice bin/sluice            # everything, about 45 minutes
-//	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes
-//	go run ./bench/compare -list
-//	go run ./bench/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice
-//	go run ./bench/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
-//	go run ./bench/compare -workloads 'open-*,workers-*' # an open loop, and several workers
+//	bin/compare -sluice bin/sluice            # everything, about 45 minutes
+//	bin/compare -sluice bin/sluice -quick     # under 5 minutes
+//	go build -C bench -o ../bin/ ./compare && bin/compare -list
+//	bin/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice
+//	bin/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
+//	bin/compare -workloads 'open-*,workers-*' # an open loop, and several workers
 //
 // What makes the figures comparable:
 //

@@ -270,7 +270,7 @@ func matches(patterns, name string) (bool, error) {
 // report starts a report.
 func (p plan) report(ctx context.Context, l *lab) *report.Report {
 	rep := &report.Report{
-		Date: time.Now().UTC().Truncate(time.Second), Command: "go run ./bench/compare " + strings.Join(os.Args[1:],
+		Date: time.Now().UTC().Truncate(time.Second), Command: "bin/compare " + strings.Join(os.Args[1:],
 			" "),
 		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: p.duration.Seconds(),
 	}

@@ -3,7 +3,8 @@
 // manifests of deploy/examples, has curl and dig ask, scales and breaks what they
 // ask for, and takes everything down again:
 //
-//	go run ./bench/demo -sluice bin/sluice
+//	go build -C bench -o ../bin/ ./demo
+//	bin/demo -sluice bin/sluice
 //
 // Each thing that Sluice promises is checked, and the exit status is 1 if one did
 // not hold, 2 if the demo could not run. It needs Linux, and root or a kernel that

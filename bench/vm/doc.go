@@ -1,7 +1,7 @@
 // Command vm runs a test binary on Debian's stock kernel, in a small virtual
 // machine, for what the kernel at hand lacks (ip_vs, sctp):
 //
-//	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
+//	CGO_ENABLED=0 go build -C bench -o ../bin/ ./vm
 //	bin/vm -prepare
 //	CGO_ENABLED=0 go test -exec "$PWD/bin/vm" ./kernelmodes/ipvs
 //

@@ -12,6 +12,8 @@
 // Sluice. Others render the overlays with each kustomize that a kubectl in use has built
 // in, apply them, uninstall them, and have a real containerd find the image.
 //
+// Package interop, below this one, needs no API server.
+//
 // "make e2e" gets all that is needed and runs everything, once on the distribution's
 // etcd, with which an API server answers lists, and TestWatch* once more on a present
 // one, with which it streams them. Without anything in Go's build cache the API server

@@ -2,9 +2,11 @@ package houserules
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
 // layer says what the packages in a folder, and below it, may import. The longest
@@ -186,6 +188,63 @@ func TestImportsCanFail(t *testing.T) {
 			t.Errorf("%s imports %s: found %q, want %d", c.dir, c.imports, found, c.found)
 		}
 	}
+}
+
+const requirementsWhy = "what only tests of the whole program and measurements need is a requirement of their own modules"
+
+// e2e is the folder with the tests of the whole program.
+const e2e = "cmd/sluice/internal/e2e"
+
+// TestRequirementsCanFail shows what go.mod may require.
+func TestRequirementsCanFail(t *testing.T) {
+	const goMod = "module x\nrequire (\n\ta.com/linked v1.0.0\n\ta.com/windows v1.0.0\n\ta.com/tested v1.0.0\n" +
+		"\ta.com/far v1.0.0 // indirect\n\ta.com/tool v1.0.0\n\ta.com/e2e v1.0.0\n)\nrequire a.com/link v1.0.0\n"
+	r := &repo{
+		fsys: fstest.MapFS{"go.mod": &fstest.MapFile{Data: []byte(goMod)}},
+		packages: []pkg{
+			{GOOS: "linux", ImportPath: module + "/cmd/sluice", Deps: []string{module + "/tcp"}},
+			{GOOS: "windows", ImportPath: module + "/cmd/sluice", Imports: []string{"a.com/windows"}},
+			{GOOS: "linux", ImportPath: module + "/tcp", Imports: []string{"a.com/linked/v1"}, TestImports: []string{"a.com/tested"}},
+			{GOOS: "linux", ImportPath: module + "/deploy/tool", Imports: []string{"a.com/tool"}},
+			{GOOS: "linux", ImportPath: module + "/" + e2e, Imports: []string{"a.com/e2e"}, XTestImports: []string{"a.com/e2e"}},
+		},
+	}
+	want := []string{"go.mod:7: a.com/tool", "go.mod:8: a.com/e2e", "go.mod:10: a.com/link"}
+	found := checkRequirements(r)
+	if !slices.EqualFunc(found, want, strings.HasPrefix) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
+var requirement = regexp.MustCompile(`^(?:require |\t)(\S+) v\S+$`) // and not indirect
+
+// checkRequirements compares what go.mod requires directly with the imports of what cmd/sluice links and of tests
+// of single packages.
+func checkRequirements(r *repo) (found []string) {
+	linked := map[string]bool{} // by platform and import path
+	for _, p := range r.packages {
+		if p.ImportPath == module+"/cmd/sluice" {
+			for _, dep := range append(p.Deps, p.ImportPath) {
+				linked[p.GOOS+" "+dep] = true
+			}
+		}
+	}
+	var imports []string
+	for _, p := range r.packages {
+		if linked[p.GOOS+" "+p.ImportPath] {
+			imports = append(imports, p.Imports...)
+		}
+		if !under(p.ImportPath, []string{module + "/" + e2e, module + "/bench"}) {
+			imports = append(imports, slices.Concat(p.TestImports, p.XTestImports)...)
+		}
+	}
+	for i, line := range strings.Split(r.text("go.mod"), "\n") {
+		m := requirement.FindStringSubmatch(line)
+		if m != nil && !slices.ContainsFunc(imports, func(imp string) bool { return under(imp, m[1:]) }) {
+			found = append(found, fmt.Sprintf("go.mod:%d: %s is neither linked by cmd/sluice nor used by a test of a package", i+1, m[1]))
+		}
+	}
+	return found
 }
 
 // checkImports compares what every package imports with the table of layers.

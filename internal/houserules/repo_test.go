@@ -114,11 +114,13 @@ var loadOnce = sync.OnceValues(func() (*repo, error) {
 		return nil, err
 	}
 	for _, goos := range []string{"linux", "windows"} {
-		list, err := listPackages(goos)
-		if err != nil {
-			return nil, err
+		for _, dir := range []string{root, root + "/bench"} {
+			list, err := listPackages(dir, goos)
+			if err != nil {
+				return nil, err
+			}
+			r.packages = append(r.packages, list...)
 		}
-		r.packages = append(r.packages, list...)
 	}
 	cmd := exec.Command("go", "run", "./cmd/sluice", "--help")
 	cmd.Dir = root
@@ -130,10 +132,10 @@ var loadOnce = sync.OnceValues(func() (*repo, error) {
 	return r, nil
 })
 
-// listPackages asks the go tool what each package of the module imports on goos.
-func listPackages(goos string) ([]pkg, error) {
+// listPackages asks the go tool what each package of the module in dir imports on goos.
+func listPackages(dir, goos string) ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", "./...")
-	cmd.Dir = root
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -26,7 +26,9 @@ func rules() []rule {
 
 func TestRules(t *testing.T) {
 	r := load(t)
-	for _, rule := range append(rules(), rule{name: "imports go one way", check: checkImports, why: importsWhy}) {
+	for _, rule := range append(rules(),
+		rule{name: "imports go one way", check: checkImports, why: importsWhy},
+		rule{name: "go.mod is the product's", check: checkRequirements, why: requirementsWhy}) {
 		t.Run(rule.name, func(t *testing.T) {
 			found := rule.check(r)
 			for _, f := range found {

@@ -1,10 +1,9 @@
-package e2e
+package interop
 
 import (
 	"fmt"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -15,13 +14,13 @@ import (
 )
 
 // TestGRPCHealth: active checks ask the health service of grpc-go, which is a status for each name and may change at
-// any time. No API server is needed for it.
+// any time.
 func TestGRPCHealth(t *testing.T) {
-	bed := testbed.NewT(t, testbed.Config{Pods: 2})
+	c := newCluster(t, testbed.Config{Pods: 2})
 	var serving sync.WaitGroup
 	t.Cleanup(serving.Wait)
-	status := make([]*health.Server, len(bed.Pods))
-	for i, pod := range bed.Pods {
+	status := make([]*health.Server, len(c.Pods))
+	for i, pod := range c.Pods {
 		ln, err := pod.Listen(t.Context(), "tcp4", ":8080")
 		testbed.Check(t, err)
 		server := grpc.NewServer()
@@ -30,41 +29,27 @@ func TestGRPCHealth(t *testing.T) {
 		serving.Go(func() { _ = server.Serve(ln) }) // until Stop
 		t.Cleanup(server.Stop)
 	}
-	dir := t.TempDir()
 	publish := func(service string) {
 		t.Helper()
 		annotation := fmt.Sprintf("\n  annotations:\n    sluice.io/readiness-probe: "+
 			"'{grpc: {port: 8080, service: %q}, periodSeconds: 1, failureThreshold: 1}'\nspec:", service)
-		testbed.Check(t, testbed.WriteManifest(dir, "web.yaml",
+		testbed.Check(t, testbed.WriteManifest(c.dir, "web.yaml",
 			strings.Replace(testbed.ServiceManifest("web", "10.96.0.80:80", "TCP", ""), "\nspec:", annotation, 1),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(bed.Pods...)...)))
+			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(c.Pods...)...)))
 	}
 	publish("")
-	var log testbed.Buffer
-	cmd := bed.Node.Command(t.Context(), *sluice, "--manifests", dir)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	p, err := cmd.Launch()
-	testbed.Check(t, err)
-	t.Cleanup(func() {
-		p.Stop(syscall.SIGTERM)
-		if t.Failed() {
-			t.Logf("sluice's log:\n%s", log.String())
-		}
-	})
-	testbed.Check(t, p.Healthy(t.Context(), testbed.HealthURL))
+	c.start()
 	failing := func(what string, want float64) {
 		t.Helper()
 		testbed.Eventually(t, what, func() bool {
-			_, page, err := bed.Node.Get(t.Context(), testbed.MetricsURL)
-			got, ok := testbed.Series(page, `sluice_endpoints_excluded{reason="failing_probe"}`)
-			return err == nil && ok && got == want
+			return c.metric(`sluice_endpoints_excluded{reason="failing_probe"}`) == want
 		})
 	}
 	failing("both serve", 0)
 	status[0].SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
 	failing("one does not", 1)
 	for range 10 {
-		conn, err := bed.Client.Dial(t.Context(), "tcp", "10.96.0.80:80")
+		conn, err := c.Client.Dial(t.Context(), "tcp", "10.96.0.80:80")
 		testbed.Check(t, err)
 		_ = conn.Close()
 	}

@@ -1,4 +1,4 @@
-package e2e
+package interop
 
 import (
 	"context"
@@ -15,9 +15,10 @@ import (
 	dtlsnet "github.com/pion/dtls/v3/pkg/net"
 	"github.com/quic-go/quic-go"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
+
+const dnsAddr = "10.96.0.10:53" // of the Service of datagramClient
 
 // asker asks who answers a client, and from which address it sees it.
 type asker func() (string, error)
@@ -28,12 +29,11 @@ type asker func() (string, error)
 func TestConversations(t *testing.T) {
 	t.Parallel()
 	const ports, pause = 1200, 20 * time.Second
-	l := lab.New(t, testbed.Config{})
-	testbed.Check(t, l.Node.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint("40000 ", 40000+ports-1)))
-	l.ServeDNS()
-	clients := map[string]asker{"QUIC": quicClient(t, l), "DTLS": dtlsClient(t, l), "SIP": sipClient(t, l),
-		"datagrams": datagramClient(t, l)}
-	l.Start()
+	c := newCluster(t, testbed.Config{})
+	testbed.Check(t, c.Node.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint("40000 ", 40000+ports-1)))
+	clients := map[string]asker{"datagrams": datagramClient(t, c), "QUIC": quicClient(t, c), "DTLS": dtlsClient(t, c),
+		"SIP": sipClient(t, c)}
+	c.start()
 	first := map[string]string{}
 	for name, ask := range clients {
 		var err error
@@ -42,60 +42,57 @@ func TestConversations(t *testing.T) {
 		}
 	}
 	for range 2 {
-		fromNewPorts(t, l, pause)
+		fromNewPorts(t, c, pause)
 		for name, ask := range clients {
 			if got, err := ask(); err != nil || got != first[name] {
 				t.Errorf("%s: answered by %s, and after a pause by %s, %v", name, first[name], got, err)
 			}
 		}
 	}
-	if n := l.Metric(`sluice_ended_connections_total{protocol="UDP",reason="parked"}`); n < ports {
+	if n := c.metric(`sluice_ended_connections_total{protocol="UDP",reason="parked"}`); n < ports {
 		t.Errorf("%v flows were parked: the test tests nothing", n)
 	}
 	for _, reason := range []string{"service_share", "client_share", "limit"} {
-		if n := l.Metric(fmt.Sprintf(`sluice_ended_connections_total{protocol="UDP",reason=%q}`, reason)); n != 0 {
+		if n := c.metric(fmt.Sprintf(`sluice_ended_connections_total{protocol="UDP",reason=%q}`, reason)); n != 0 {
 			t.Errorf("%v flows were evicted by reason %s", n, reason)
 		}
 	}
-	if n := l.Metric(`sluice_active_connections{protocol="UDP"}`); n > ports/4 {
+	if n := c.metric(`sluice_active_connections{protocol="UDP"}`); n > ports/4 {
 		t.Errorf("%v flows are open, want a quarter of %d at most", n, ports)
 	}
 }
 
 // fromNewPorts asks 250 times a second, each time from a new port, for so long.
-func fromNewPorts(t *testing.T, l *lab.Lab, d time.Duration) {
+func fromNewPorts(t *testing.T, c *cluster, d time.Duration) {
 	t.Helper()
 	tick := time.NewTicker(4 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
-		if name, err := l.Client.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
+		if name, err := c.Client.TryAsk("udp", dnsAddr, testbed.Patience); err != nil || name == "" {
 			t.Fatalf("a question from a new port: answer %q, %v", name, err)
 		}
 	}
 }
 
-// publish writes a Service of one port of all pods.
-func publish(l *lab.Lab, name, addr string, port int) {
-	l.T.Helper()
-	l.Write(name+".yaml", testbed.ServiceManifest(name, addr, "UDP", ""),
-		testbed.SliceManifest(name, 1, port, "UDP", testbed.Addrs(l.Pods...)...))
-}
-
-// datagramClient asks a Service of single datagrams.
-func datagramClient(t *testing.T, l *lab.Lab) asker {
+// datagramClient has each pod answer single datagrams, and asks so.
+func datagramClient(t *testing.T, c *cluster) asker {
 	t.Helper()
-	c := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
-	return func() (string, error) { return c.Ask([]byte("?"), testbed.Patience) }
+	for _, pod := range c.Pods {
+		testbed.Keep(t)(pod.WhoUDP(pod.Addr4.String() + ":5353"))
+	}
+	c.publish("dns", dnsAddr, 5353)
+	client := testbed.NewUDPClient(t, c.Client, dnsAddr)
+	return func() (string, error) { return client.Ask([]byte("?"), testbed.Patience) }
 }
 
 // quicClient has each pod serve QUIC, and asks by a stream each.
-func quicClient(t *testing.T, l *lab.Lab) asker {
+func quicClient(t *testing.T, lab *cluster) asker {
 	t.Helper()
 	const addr = "10.96.0.44:443"
 	idle := &quic.Config{MaxIdleTimeout: time.Minute, InitialPacketSize: 1200}
 	certificate, err := selfsign.GenerateSelfSigned()
 	testbed.Check(t, err)
-	for _, pod := range l.Pods {
+	for _, pod := range lab.Pods {
 		conn, err := pod.ListenPacket(t.Context(), "udp", pod.Addr4.String()+":4433")
 		testbed.Check(t, err)
 		transport := &quic.Transport{Conn: conn}
@@ -116,8 +113,8 @@ func quicClient(t *testing.T, l *lab.Lab) asker {
 			}
 		})
 	}
-	publish(l, "quic", addr, 4433)
-	conn, err := l.Client.ListenPacket(t.Context(), "udp", l.Client.Addr4.String()+":0")
+	lab.publish("quic", addr, 4433)
+	conn, err := lab.Client.ListenPacket(t.Context(), "udp", lab.Client.Addr4.String()+":0")
 	testbed.Check(t, err)
 	transport := &quic.Transport{Conn: conn}
 	t.Cleanup(func() { _ = errors.Join(transport.Close(), conn.Close()) })
@@ -146,12 +143,12 @@ func quicClient(t *testing.T, l *lab.Lab) asker {
 }
 
 // dtlsClient has each pod serve DTLS, and asks by a record each.
-func dtlsClient(t *testing.T, l *lab.Lab) asker {
+func dtlsClient(t *testing.T, lab *cluster) asker {
 	t.Helper()
 	const addr = "10.96.0.45:5684"
 	certificate, err := selfsign.GenerateSelfSigned()
 	testbed.Check(t, err)
-	for _, pod := range l.Pods {
+	for _, pod := range lab.Pods {
 		conn, err := pod.ListenPacket(t.Context(), "udp", pod.Addr4.String()+":5684")
 		testbed.Check(t, err)
 		serve(t, func() { _ = conn.Close() }, func() error {
@@ -175,11 +172,11 @@ func dtlsClient(t *testing.T, l *lab.Lab) asker {
 			}
 		})
 	}
-	publish(l, "dtls", addr, 5684)
+	lab.publish("dtls", addr, 5684)
 	var c *dtls.Conn
 	return func() (string, error) {
 		if c == nil {
-			conn, err := l.Client.Dial(t.Context(), "udp", addr)
+			conn, err := lab.Client.Dial(t.Context(), "udp", addr)
 			if err != nil {
 				return "", err
 			}

@@ -1,4 +1,4 @@
-package e2e
+package interop
 
 import (
 	"context"
@@ -11,29 +11,28 @@ import (
 	"github.com/emiago/sipgo"
 	"github.com/emiago/sipgo/sip"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // sipClient has each pod answer calls, and makes one. Then it asks within the dialog of the call, which is unknown to
 // other endpoints: they answer 481.
-func sipClient(t *testing.T, l *lab.Lab) asker {
+func sipClient(t *testing.T, c *cluster) asker {
 	t.Helper()
 	service := netip.MustParseAddrPort("10.96.0.46:5060")
-	for _, pod := range l.Pods {
+	for _, pod := range c.Pods {
 		serveSIP(t, pod, service)
 	}
-	publish(l, "sip", service.String(), 5060)
+	c.publish("sip", service.String(), 5060)
 
-	conn, ua := sipAgent(t, l.Client, ":0")
+	conn, ua := sipAgent(t, c.Client, ":0")
 	// The response is to come to the port that the request came from (RFC 3581), which is Sluice's.
 	client, err := sipgo.NewClient(ua, sipgo.WithClientConnectionAddr(conn.LocalAddr().String()), sipgo.WithClientNAT())
 	testbed.Check(t, err)
 	serve(t, func() { _ = errors.Join(conn.Close(), ua.Close()) }, func() error { return ua.TransportLayer().ServeUDP(conn) })
 	local := conn.LocalAddr().String()
 	testbed.Eventually(t, "the client's socket is its SIP connection", func() bool {
-		c, err := ua.TransportLayer().GetConnection("udp", local)
-		return err == nil && c != nil
+		connection, err := ua.TransportLayer().GetConnection("udp", local)
+		return err == nil && connection != nil
 	})
 	calls := sipgo.NewDialogClientCache(client, contactAt(netip.MustParseAddrPort(local)))
 	var call *sipgo.DialogClientSession
