@@ -220,7 +220,7 @@ func TestOpenLoop(t *testing.T) {
 	needLab(t)
 	for _, peer := range []string{"haproxy", "nginx"} {
 		if _, err := exec.LookPath(peer); err != nil {
-			testbed.Missing(t, peer+" is not installed (make bench-deps)")
+			testbed.Missing(t, peer+" is not installed (make deps)")
 		}
 	}
 	r, status, err := run(options{sluice: build(t), workloads: "open-30,open-short-30,workers-2-rr", systems: "haproxy,nginx",
@@ -325,7 +325,7 @@ func TestNotInstalled(t *testing.T) {
 	if err == nil || len(missing) > 0 {
 		t.Fatalf("plan without programs: %v, %v", missing, err)
 	}
-	for _, want := range []string{"wrk", "haproxy", "conntrack", "make bench-deps"} {
+	for _, want := range []string{"wrk", "haproxy", "conntrack", "make deps"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}

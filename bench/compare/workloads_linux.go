@@ -127,7 +127,7 @@ func notInstalled(programs []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("find programs: %s: not installed (make bench-deps)", strings.Join(missing, ", "))
+	return fmt.Errorf("find programs: %s: not installed (make deps)", strings.Join(missing, ", "))
 }
 
 // costs returns the processor time of the proxy per operation. What has no process

@@ -2,7 +2,7 @@ package testbed
 
 import "testing"
 
-// The marks say in which runs a test of the Makefile is. They do nothing: .ci/marked finds the calls, which are the
+// The marks say in which runs a test of the Makefile is. They do nothing: .ci/test finds the calls, which are the
 // first of a test.
 
 // Race marks a test in which goroutines of the program meet. It runs with the race detector, and in make verify only
