@@ -127,7 +127,8 @@ e2e test-bench test-packages test-program test-vm test-wine race-packages race-p
 	.ci/test $(@:test-%=%) $(if $(VERIFY),unraced)
 
 # What the tests against an API server run.
-systems: bin/kube-apiserver bin/kube-proxy bin/etcd bin/helm $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
+systems: bin/kube-apiserver bin/kube-proxy bin/etcd bin/helm \
+	$(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
 bin/kube-apiserver bin/kube-proxy bin/etcd &: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go.sum
 	deploy/e2e/apiserver/build bin
