@@ -13,11 +13,8 @@ KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0 sigs.k8s.io/kustomize/kus
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
-PREFIX   ?= /usr/local
 DIST     ?= dist
-FUZZTIME ?= 30s
 MODEL    ?= 10000
-SOAK     ?= 20m
 BASELINE ?= bin/micro-baseline.txt
 
 # Go's build cache keeps some seven hundred packages anew for each way of compiling, which without them is a minute for
@@ -48,7 +45,7 @@ build: ## build bin/sluice
 	$(PROGRAM) bin/sluice ./cmd/sluice
 
 install: build ## install the program, the manual page, completions and the unit below PREFIX (/usr/local)
-	deploy/release/install bin/sluice $(DESTDIR)$(PREFIX)
+	deploy/release/install bin/sluice $(DESTDIR)$(or $(PREFIX),/usr/local)
 
 demo: build bin/demo ## show Services balanced between hosts made of network namespaces
 	@.ci/deps demo
@@ -151,10 +148,10 @@ attacks: deps build ## run the attacks and cases, about 25 minutes; ONLY="hijack
 	cmd/sluice/internal/e2e/attacks/run bin/sluice $(ONLY)
 
 soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and print a row a minute
-	cmd/sluice/internal/e2e/soak/run $(SOAK) $(CURDIR)/bin/soak.md
+	cmd/sluice/internal/e2e/soak/run $(or $(SOAK),20m) $(CURDIR)/bin/soak.md
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
-	.ci/fuzz $(FUZZTIME)
+	.ci/fuzz $(or $(FUZZTIME),30s)
 
 models: ## walk through random changes for MODEL (10000) steps, from new seeds, and steer in every way
 	go test -count=1 -timeout 0 -run '^TestModel$$' ./cmd/sluice/internal/daemon -model.seed 0 -model.steps $(MODEL)
