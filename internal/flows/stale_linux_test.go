@@ -36,7 +36,7 @@ func TestRetries(t *testing.T) {
 	core, log := observer.New(zap.WarnLevel)
 	s := &Stale{Log: zap.New(core)}
 	looked := 0
-	s.Observe = func(ipv6 bool, _ time.Duration) { looked++ }
+	s.Observe = func(bool, time.Duration) { looked++ }
 	create := func(protocol uint8, to netip.AddrPort, info netlink.ProtoInfo) error {
 		from, server := net.IP{192, 0, 2, 1}, net.IP(to.Addr().AsSlice())
 		e := &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 600, ProtoInfo: info}

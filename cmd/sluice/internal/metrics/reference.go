@@ -94,8 +94,8 @@ func oneOfEach() Sources {
 			{Name: familyName(false), Stats: func() redirect.Stats {
 				return redirect.Stats{Rules: map[string]int{"nat": 0}}
 			}, Stale: none},
-			{Name: familyName(true), Stats: func() redirect.Stats { return redirect.Stats{} }, NFTables: true, Stale: none,
-				Engine: func() (nftables.Stats, bool) { return nftables.Stats{}, true }},
+			{Name: familyName(true), Stats: func() redirect.Stats { return redirect.Stats{} }, NFTables: true,
+				Stale: none, Engine: func() (nftables.Stats, bool) { return nftables.Stats{}, true }},
 		},
 		Services: func() []lb.Stats { return []lb.Stats{{ID: id, Backends: []lb.BackendStats{{}}}} },
 		Kernel: func() kernelflows.Counts {
