@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -133,18 +132,14 @@ type Agent struct {
 	forwarders  [2][pathCount]forwarder // by family
 	sockets     sockets
 	pace        pace
-	refused     string                         // what could not be served, as logged last
-	fallbacks   map[lb.ID]Fallback             // those that are reported: once
-	policies    map[lb.ID][]policies.Shortfall // that are reported
-	transparent map[lb.ID]bool                 // service ports whose endpoints are to see clients' own addresses
-	opaque      [2]bool                        // by family: that does not work, and is reported
-	loops       map[lb.ID]Loop                 // those that are reported: once
-	losers      losers
-	own         map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
-	applying    Changes                // those that Apply is bringing to the data path
-	damaged     bool                   // another program has changed our rules, and they are not repaired yet
-	offload     [2]bool                // by family: this process ends (Offload)
-	looks       looks                  // because of Suspect
+	refused     string         // what could not be served, as logged last
+	transparent map[lb.ID]bool // service ports whose endpoints are to see clients' own addresses
+	opaque      [2]bool        // by family: that does not work, and is reported
+	losers      []lb.Loser     // of which the next attempt says so
+	applying    Changes        // those that Apply is bringing to the data path
+	damaged     bool           // another program has changed our rules, and they are not repaired yet
+	offload     [2]bool        // by family: this process ends (Offload)
+	looks       looks          // because of Suspect
 	drains      drains
 	stale       bool           // entries of conntrack are to be looked for again
 	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
@@ -153,9 +148,7 @@ type Agent struct {
 // New returns an agent that has applied nothing.
 func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
-	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
-		policies: make(map[lb.ID][]policies.Shortfall), transparent: make(map[lb.ID]bool),
-		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
+	a := &Agent{Config: c, busy: make(chan struct{}, 1), transparent: make(map[lb.ID]bool)}
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.requests = make(chan *drainRequest)

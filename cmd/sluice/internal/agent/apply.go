@@ -328,7 +328,7 @@ func (p *piece) connected(do func(lb.Frontend)) {
 func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, reported := a.fallbacks[c.id()]
+		was := c.port.said.fallback
 		now, is := c.now.fallback(a.Mode)
 		if c.kept() {
 			attempt.Kept = append(attempt.Kept, Kept{c.id(), c.now.choice.Why})
@@ -338,10 +338,10 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id()),
 				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
 				zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
-			a.fallbacks[c.id()] = now
+			c.port.said.fallback = now
 			attempt.Fallbacks = append(attempt.Fallbacks, now)
-		case !is && reported:
-			delete(a.fallbacks, c.id())
+		case !is && was != (Fallback{}):
+			c.port.said.fallback = Fallback{}
 			was.Reason = ""
 			if c.now != nothing {
 				was.Path = c.now.choice.Path
@@ -360,7 +360,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
 	attempt.Shortages, a.sockets.shortages = a.sockets.shortages, nil
-	attempt.Losers, a.losers.news = a.losers.news, nil
+	attempt.Losers, a.losers = a.losers, nil
 	if a.Observe != nil {
 		a.Observe(*attempt)
 	}

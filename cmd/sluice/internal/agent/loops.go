@@ -24,18 +24,15 @@ func (a *Agent) reportLoops(plan *Plan, attempt *Attempt) {
 		if c.now != nothing {
 			now.Endpoints = c.now.service.Looping()
 		}
-		was, reported := a.loops[c.id()]
-		switch {
-		case slices.Equal(now.Endpoints, was.Endpoints):
+		if slices.Equal(now.Endpoints, c.port.said.loop) {
 			continue
-		case len(now.Endpoints) > 0:
+		}
+		if len(now.Endpoints) > 0 {
 			a.Log.Warn("endpoints lead back to Sluice, and are left out", zap.Stringer("service", c.id()),
 				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
 				zap.Stringers("endpoints", now.Endpoints))
-			a.loops[c.id()] = now
-		case reported:
-			delete(a.loops, c.id())
 		}
+		c.port.said.loop = now.Endpoints
 		attempt.Loops = append(attempt.Loops, now)
 	}
 }

@@ -2,31 +2,24 @@ package agent
 
 import "github.com/sluice-lb/sluice/lb"
 
-// losers are the service ports that list addresses which other Services own.
-type losers struct {
-	ports map[lb.ID]bool
-	news  []lb.Loser // of which the next attempt says so
-}
-
-// noteLosers notes which service ports have lost addresses to others, and which have not any more.
+// noteLosers notes, for the next attempt to say so, which service ports have lost addresses to others, and which have
+// not any more. It is for after the delta was noted.
 func (a *Agent) noteLosers(delta *lb.Delta) {
-	l := &a.losers
-	over := l.ports
-	if l.ports == nil || delta.Whole {
-		l.ports = make(map[lb.ID]bool)
-	}
+	said := make(map[lb.ID]bool, len(delta.Losers))
 	for _, loser := range delta.Losers {
-		if delta.Whole {
-			delete(over, loser.Service)
+		said[loser.Service] = true
+		if x := a.planner.ports[loser.Service]; x != nil {
+			x.said.loses = len(loser.Taken) > 0
 		}
-		if l.ports[loser.Service] = true; len(loser.Taken) == 0 {
-			delete(l.ports, loser.Service)
-		}
-		l.news = append(l.news, loser)
+		a.losers = append(a.losers, loser)
 	}
-	if delta.Whole {
-		for id := range over {
-			l.news = append(l.news, lb.Loser{Service: id})
+	if !delta.Whole {
+		return
+	}
+	for id, x := range a.planner.ports {
+		if x.said.loses && !said[id] {
+			x.said.loses = false
+			a.losers = append(a.losers, lb.Loser{Service: id})
 		}
 	}
 }

@@ -32,28 +32,20 @@ func ownAddress(s *lb.Service, local []netip.Addr) (own OwnAddress, ok bool) {
 }
 
 // reportOwn adds to the attempt which Services have an address of the node, once for each
-// while it does, however many ports it has.
+// while it does, however many of its ports change with it.
 func (a *Agent) reportOwn(plan *Plan, attempt *Attempt) {
-	has := make(map[lb.Name]netip.Addr)
+	reported := make(map[lb.Name]bool)
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if c.now == nothing {
-			continue
+		var own OwnAddress
+		if c.now != nothing {
+			own, _ = ownAddress(c.now.service, a.local)
 		}
-		own, ok := ownAddress(c.now.service, a.local)
-		if !ok {
-			continue
-		}
-		name := c.id().Service()
-		if _, again := has[name]; !again && a.own[name] != own.Addr {
+		was, name := c.port.said.own, c.id().Service()
+		c.port.said.own = own.Addr
+		if own.Addr.IsValid() && own.Addr != was && !reported[name] {
+			reported[name] = true
 			attempt.Own = append(attempt.Own, own)
 		}
-		has[name] = own.Addr
-	}
-	for i := range plan.changes {
-		delete(a.own, plan.changes[i].id().Service())
-	}
-	for name, addr := range has {
-		a.own[name] = addr
 	}
 }

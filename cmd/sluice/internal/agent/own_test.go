@@ -10,11 +10,15 @@ import (
 // TestOwnAddresses: a Service at an address of the node, or of the loopback interface, is
 // reported once whatever its ports, and again when it comes back or the address is another.
 func TestOwnAddresses(t *testing.T) {
+	rows := make(map[string]*servicePort)
 	at := func(addr string, kind lb.Kind, ports ...string) (changes []change) {
 		for _, port := range ports {
 			s := &lb.Service{ID: lb.ID{Namespace: "default", Name: "web", Port: port, Protocol: lb.TCP},
 				Addresses: []lb.Address{{Addr: netip.MustParseAddrPort(addr), Kind: kind}}}
-			changes = append(changes, change{&servicePort{service: s}, nothing, &piece{service: s}})
+			if rows[port] == nil {
+				rows[port] = &servicePort{service: s}
+			}
+			changes = append(changes, change{rows[port], nothing, &piece{service: s}})
 		}
 		return changes
 	}

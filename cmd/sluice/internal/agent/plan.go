@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -168,6 +169,16 @@ type servicePort struct {
 	gone    bool        // from the table, which had this last
 	piece   *piece      // that is applied, or nothing
 	dirty   bool        // its piece may not be that of the table
+	said    said
+}
+
+// said is what was last reported of a service port: each is reported when it begins, is another, or is over.
+type said struct {
+	fallback Fallback             // zero: it is on the path that was requested
+	policies []policies.Shortfall // that its path does not have
+	loop     []netip.AddrPort     // its endpoints that lead back to Sluice
+	own      netip.Addr           // its address that is the node's own
+	loses    bool                 // addresses to others
 }
 
 func (x *servicePort) id() lb.ID { return x.service.ID }

@@ -30,7 +30,7 @@ func (p *piece) shortfalls() []policies.Shortfall {
 func (a *Agent) reportPolicies(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, now := a.policies[c.id()], c.now.shortfalls()
+		was, now := c.port.said.policies, c.now.shortfalls()
 		for _, s := range now {
 			if slices.Contains(was, s) {
 				continue
@@ -46,10 +46,6 @@ func (a *Agent) reportPolicies(plan *Plan, attempt *Attempt) {
 				attempt.Policies = append(attempt.Policies, PolicyFallback{c.id(), s, true})
 			}
 		}
-		if len(now) > 0 {
-			a.policies[c.id()] = now
-		} else {
-			delete(a.policies, c.id())
-		}
+		c.port.said.policies = now
 	}
 }
