@@ -10,14 +10,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-func (Settings) apply() ([]string, error) { return nil, errors.ErrUnsupported }
-
-func usage() (entries, limit int, err error) { return 0, 0, errors.ErrUnsupported }
-
-func disableEarlyDemux() error { return errors.ErrUnsupported }
-
-func reuseTimeWait() error { return nil }
-
 func deleteUnreplied(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
 	return 0, errors.ErrUnsupported
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 )
@@ -265,7 +265,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.reports.recorder.Record(events.Starting())
-	if err := conntrack.ReuseTimeWait(); err != nil {
+	if err := sysctl.ReuseTimeWait(); err != nil {
 		d.Log.Warn("cannot reuse ports in TIME_WAIT: short connections may use all ports",
 			zap.Error(err)) // a host that forbids it is served as it is
 	}

@@ -1,4 +1,4 @@
-package conntrack
+package sysctl
 
 import (
 	"errors"
@@ -23,9 +23,9 @@ const (
 	onlineFile   = "sys/devices/system/cpu/online"
 )
 
-func (c Settings) apply() ([]string, error) { return c.applyBelow("/") }
+func (c Conntrack) apply() ([]string, error) { return c.applyBelow("/") }
 
-func (c Settings) applyBelow(root string) (warnings []string, err error) {
+func (c Conntrack) applyBelow(root string) (warnings []string, err error) {
 	limit := 0
 	if c.MaxPerCore > 0 {
 		limit = max(int(c.Min), min(int(c.MaxPerCore)*cpus(root), maxScaled))

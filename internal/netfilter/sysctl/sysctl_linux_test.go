@@ -1,4 +1,4 @@
-package conntrack
+package sysctl
 
 import (
 	"os"
@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-var check = testbed.Check
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // readSysctl reads a setting of conntrack in the namespace of the calling thread.
 func readSysctl(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("/" + sysctlDir + "/" + name)
-	check(t, err)
+	testbed.Check(t, err)
 	return strings.TrimSpace(string(b))
 }
 
@@ -41,10 +41,10 @@ func TestConntrackTimeouts(t *testing.T) {
 		t.Errorf("Usage = %d of %d, %v", entries, limit, err)
 	}
 	before := values()
-	if warnings, err := (Settings{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
+	if warnings, err := (Conntrack{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
 		t.Errorf("the zero value: %q, %v; %s before, %s after", warnings, err, before, values())
 	}
-	c := Settings{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond,
+	c := Conntrack{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond,
 		UDPStream: 200 * time.Second, BeLiberal: true, Accounting: true}
 	for range 2 {
 		if warnings, err := c.Apply(); len(warnings) != 0 || err != nil {
@@ -56,7 +56,7 @@ func TestConntrackTimeouts(t *testing.T) {
 	}
 	// Only the first namespace may change the size, and others need not if it is
 	// what they want.
-	c = Settings{MaxPerCore: 1, Min: 12345}
+	c = Conntrack{MaxPerCore: 1, Min: 12345}
 	warnings, err := c.Apply()
 	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_max to 12345") ||
 		!strings.Contains(err.Error(), "set it on the host") {
@@ -70,25 +70,25 @@ func TestConntrackSize(t *testing.T) {
 	const size = sysctlDir + "/nf_conntrack_max"
 	for _, c := range []struct {
 		name             string
-		conntrack        Settings
+		conntrack        Conntrack
 		online           string
 		size, hash       string // before
 		wantSize, wantHs string // after
 	}{
-		{"unset", Settings{Min: 1000}, "0-3", "10", "10", "10", "10"},
-		{"per core", Settings{MaxPerCore: 32768, Min: 1000}, "0-3", "10", "10", "131072", "32768"},
-		{"the least", Settings{MaxPerCore: 32768, Min: 131072}, "0", "10", "10", "131072", "32768"},
-		{"the most", Settings{MaxPerCore: 32768}, "0-255", "10", "10", "1048576", "262144"},
-		{"the least takes precedence over the most", Settings{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10",
+		{"unset", Conntrack{Min: 1000}, "0-3", "10", "10", "10", "10"},
+		{"per core", Conntrack{MaxPerCore: 32768, Min: 1000}, "0-3", "10", "10", "131072", "32768"},
+		{"the least", Conntrack{MaxPerCore: 32768, Min: 131072}, "0", "10", "10", "131072", "32768"},
+		{"the most", Conntrack{MaxPerCore: 32768}, "0-255", "10", "10", "1048576", "262144"},
+		{"the least takes precedence over the most", Conntrack{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10",
 			"2000000", "500000"},
-		{"smaller", Settings{MaxPerCore: 1000}, "0-3", "262144", "65536", "4000", "65536"},
-		{"some CPUs are off", Settings{MaxPerCore: 1000}, "0-1,4,6-7", "10", "10", "5000", "1250"},
+		{"smaller", Conntrack{MaxPerCore: 1000}, "0-3", "262144", "65536", "4000", "65536"},
+		{"some CPUs are off", Conntrack{MaxPerCore: 1000}, "0-1,4,6-7", "10", "10", "5000", "1250"},
 	} {
 		root := t.TempDir()
 		for path, text := range map[string]string{size: c.size, hashSizeFile: c.hash, onlineFile: c.online} {
 			path = filepath.Join(root, path)
-			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-			check(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
+			testbed.Check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			testbed.Check(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
 		}
 		warnings, err := c.conntrack.applyBelow(root)
 		if len(warnings) != 0 || err != nil {
@@ -96,7 +96,7 @@ func TestConntrackSize(t *testing.T) {
 		}
 		for path, want := range map[string]string{size: c.wantSize, hashSizeFile: c.wantHs} {
 			b, err := os.ReadFile(filepath.Join(root, path))
-			check(t, err)
+			testbed.Check(t, err)
 			if got := strings.TrimSpace(string(b)); got != want {
 				t.Errorf("%s: %s is %s, want %s", c.name, path, got, want)
 			}
@@ -111,8 +111,8 @@ func TestConntrackOfKernel(t *testing.T) {
 		t.Errorf("%d CPUs are online, of which we may use %d", n, runtime.NumCPU())
 	}
 	have, err := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_max")
-	check(t, err)
-	warnings, err := Settings{MaxPerCore: 1, Min: int32(have)}.Apply()
+	testbed.Check(t, err)
+	warnings, err := Conntrack{MaxPerCore: 1, Min: int32(have)}.Apply()
 	if err != nil {
 		t.Errorf("Apply of the size that is: %q, %v", warnings, err)
 	}
@@ -123,8 +123,8 @@ func TestConntrackOfKernel(t *testing.T) {
 // that is a directory stands for it.
 func TestConntrackReadOnly(t *testing.T) {
 	root := t.TempDir()
-	check(t, os.MkdirAll(filepath.Join(root, hashSizeFile), 0o755))
-	c := Settings{MaxPerCore: 1000, UDP: time.Second}
+	testbed.Check(t, os.MkdirAll(filepath.Join(root, hashSizeFile), 0o755))
+	c := Conntrack{MaxPerCore: 1000, UDP: time.Second}
 	warnings, err := c.applyBelow(root)
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "the hash of conntrack stays smaller") {
 		t.Errorf("warnings %q", warnings)
@@ -138,8 +138,8 @@ func TestConntrackReadOnly(t *testing.T) {
 func TestReuseTimeWait(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "proc/sys/net/ipv4/tcp_tw_reuse")
-	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	check(t, os.WriteFile(path, []byte("2\n"), 0o644))
+	testbed.Check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testbed.Check(t, os.WriteFile(path, []byte("2\n"), 0o644))
 	err := reuseTimeWaitBelow(root)
 	if after, _ := os.ReadFile(path); err != nil || string(after) != "1" {
 		t.Errorf("%q after it, want 1; %v", after, err)
@@ -157,8 +157,8 @@ func TestDisableEarlyDemux(t *testing.T) {
 	} {
 		root := t.TempDir()
 		path := filepath.Join(root, "proc/sys/net/ipv4/tcp_early_demux")
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.WriteFile(path, []byte(c.before), 0o644))
+		testbed.Check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testbed.Check(t, os.WriteFile(path, []byte(c.before), 0o644))
 		err := disableEarlyDemuxBelow(root, c.release)
 		if after, _ := os.ReadFile(path); err != nil || string(after) != c.after {
 			t.Errorf("Linux %s, %q before: %q after it, want %q; %v", c.release, c.before, after, c.after, err)

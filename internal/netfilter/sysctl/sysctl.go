@@ -1,10 +1,10 @@
-package conntrack
+package sysctl
 
 import "time"
 
-// Settings are the size and the timeouts of the kernel's table of connections, with
+// Conntrack are the size and the timeouts of the kernel's table of connections, with
 // kube-proxy's names and meanings (--conntrack-*). The zero value changes nothing.
-type Settings struct {
+type Conntrack struct {
 	// MaxPerCore times the number of CPUs that are online is the most entries
 	// that the table takes (net.netfilter.nf_conntrack_max), but not more than
 	// 1,048,576 and not less than Min. 0 leaves the kernel's limit as it is.
@@ -35,7 +35,7 @@ type Settings struct {
 // is mounted read-only as in many containers, is not an error but a warning, a sentence
 // for the administrator: lookups are slower. On other systems than Linux the error is
 // errors.ErrUnsupported.
-func (c Settings) Apply() (warnings []string, err error) { return c.apply() }
+func (c Conntrack) Apply() (warnings []string, err error) { return c.apply() }
 
 // DisableEarlyDemux sets net.ipv4.tcp_early_demux, which is for IPv6 too, to 0 on kernels
 // before Linux 6.6. There it breaks two connections that a client has from one port of its
