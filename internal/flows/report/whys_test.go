@@ -1,11 +1,11 @@
-package kernelflows
+package report
 
 import (
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -19,7 +19,7 @@ func TestWhys(t *testing.T) {
 	began := time.Now()
 	take := func(port uint16, ended time.Time) lb.Why {
 		of := at(port)
-		e := &conntrack.Entry{Ended: ended}
+		e := &flows.Entry{Ended: ended}
 		e.Protocol, e.Src, e.Dst = of.protocol, of.client, of.asked
 		return w.take(e)
 	}

@@ -1,12 +1,12 @@
-package kernelflows
+package report
 
 import (
 	"cmp"
 	"slices"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/look"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 )
 
 const (
@@ -35,7 +35,7 @@ type numbered struct {
 // Look passes what is open to visit, from a position on, until that wants no more, and returns where to go on, or
 // look.End. Only the first loop has anything: it is not a loop of ours that is asked.
 func (f *Flows) Look(loop, from int, q *look.Query, visit func(look.Info) (more bool)) (next int, err error) {
-	if loop > 0 || !f.inUse() {
+	if loop > 0 || !f.InUse() {
 		return look.End, nil
 	}
 	f.looking.Lock()
@@ -81,7 +81,7 @@ func (f *Flows) list(from int, q *look.Query) (p part, err error) {
 	for _, ipv6 := range families {
 		var some []numbered
 		before := limit
-		err := conntrack.Entries(ipv6, func() { some, limit = some[:0], before }, func(e *conntrack.Entry) {
+		err := flows.Each(nil, ipv6, func() { some, limit = some[:0], before }, func(e *flows.Entry) {
 			if id := int(e.ID); id >= from && (limit == look.End || id < limit) {
 				if i, ok := f.open(e, h, q, now); ok {
 					some = append(some, numbered{id, i})
@@ -117,11 +117,11 @@ func cut(all []numbered) ([]numbered, int) {
 }
 
 // open says what an entry is, if it is open, and looked for.
-func (f *Flows) open(e *conntrack.Entry, h *here, q *look.Query, now time.Time) (i look.Info, ok bool) {
+func (f *Flows) open(e *flows.Entry, h *here, q *look.Query, now time.Time) (i look.Info, ok bool) {
 	if q.ByProtocol && e.Protocol != q.Protocol || q.Client.IsValid() && !q.Client.Contains(e.Src.Addr().Unmap()) {
 		return i, false
 	}
-	if i, ok = f.info(e, h); !ok || i.State == "" || !q.Has(&i) {
+	if i, _, ok = f.info(e, h); !ok || i.State == "" || !q.Has(&i) {
 		return i, false
 	}
 	if !e.Begun.IsZero() {

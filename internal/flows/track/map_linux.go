@@ -1,4 +1,4 @@
-package queue
+package track
 
 // flowMap is a map of flows. Of most first packets there is no flow yet, and to find that out takes one line of a
 // cache; a map of Go looks at several, far from each other (bench/results/inside.md). It is used by one goroutine at a

@@ -1,8 +1,7 @@
-package kernelflows
+package report
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"os"
 	"testing"
@@ -13,9 +12,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/look"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -27,6 +25,8 @@ var (
 	pod     = netip.MustParseAddrPort("10.244.1.10:5353")
 	node    = netip.MustParseAddr("192.0.2.1")
 	clients = netip.MustParsePrefix("198.18.0.0/15")
+
+	nftables = Path{Name: "nftables"}
 )
 
 // newFlows returns those of one Service of UDP on path nftables.
@@ -38,9 +38,10 @@ func newFlows(t *testing.T) *Flows {
 	testbed.Check(t, err)
 	b := new(lb.Balancer)
 	b.Update(table)
-	return New(Config{LB: b, Uses: func(p agent.Path) bool { return p == agent.NFTables }, Log: zap.NewNop(),
-		Choice: func(lb.ID) (agent.Choice, bool) { return agent.Choice{Path: agent.NFTables}, true },
-		Local:  func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }})
+	return New(Config{LB: b, Watch: new(flows.Watch), Log: zap.NewNop(), InUse: func() bool { return true },
+		PathOf:     func(lb.ID) Path { return nftables },
+		Local:      func() ([]netip.Addr, error) { return []netip.Addr{node}, nil },
+		ReadCounts: func(func(lb.Frontend, Count, map[netip.AddrPort]Count)) error { return nil }})
 }
 
 // track has the kernel track a flow of UDP of a client with a number.
@@ -164,12 +165,13 @@ func TestEndDrained(t *testing.T) {
 func TestEndedCrosses(t *testing.T) {
 	of := lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}
 	end := func(f *Flows, id lb.ID, at netip.AddrPort) {
-		f.gone(&look.Info{Service: id, Backend: at, In: 10, Out: 20, Kernel: &look.Kernel{Path: "nftables", PacketsIn: 1}})
+		f.gone(&look.Info{Service: id, Backend: at, In: 10, Out: 20, Kernel: &look.Kernel{PacketsIn: 1}}, nftables)
 	}
 	other := lb.ID{Namespace: "default", Name: "other", Protocol: lb.UDP}
 	before, after := newFlows(t), newFlows(t)
 	end(before, of, pod)
-	before.gone(&look.Info{Service: of, Backend: pod, Kernel: &look.Kernel{Path: "queue"}}) // a pick
+	before.gone(&look.Info{Service: of, Backend: pod, Kernel: &look.Kernel{}}, Path{Name: "queue", Chosen: true}) // a pick
+	before.gone(&look.Info{Service: of, Backend: pod, Kernel: &look.Kernel{}}, Path{Name: "ipvs", Counts: true})
 	end(before, other, pod)
 	first := before.Ended()
 	end(before, of, asked) // no endpoint
@@ -200,7 +202,7 @@ func TestNoneGoesDown(t *testing.T) {
 	of := lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}
 	gone := lb.ID{Namespace: "default", Name: "other", Protocol: lb.UDP}
 	count := func(open, total, bytes uint64) *Counted {
-		return &Counted{Count: Count{Open: open, Total: total, In: conntrack.Count{Bytes: bytes}}}
+		return &Counted{Count: Count{Open: open, Total: total, In: flows.Count{Bytes: bytes}}}
 	}
 	for i, step := range []struct{ now, want Count }{
 		{count(2, 5, 100).Count, count(2, 5, 100).Count},
@@ -218,45 +220,5 @@ func TestNoneGoesDown(t *testing.T) {
 	all := Counts{of: count(0, 1, 1), gone: count(0, 1, 1)}
 	if f.counts.keep(all); all[of].Total != 6 || all[gone].Total != 1 {
 		t.Errorf("there are %d and, of a Service that had gone, %d", all[of].Total, all[gone].Total)
-	}
-}
-
-// TestCodes: how something has ended, by the last that was seen of it.
-func TestCodes(t *testing.T) {
-	const answered = conntrack.SeenReply
-	for _, c := range []struct {
-		protocol lb.Protocol
-		state    conntrack.State
-		status   conntrack.Status
-		left     bool
-		want     lb.End
-	}{
-		{lb.TCP, conntrack.TCPTimeWait, answered, false, lb.Normal},
-		{lb.TCP, conntrack.TCPTimeWait, answered, true, lb.Normal}, // the client has its port again
-		{lb.TCP, conntrack.TCPLastAck, answered, false, lb.Normal},
-		{lb.TCP, conntrack.TCPClose, answered, false, lb.Reset},
-		{lb.TCP, conntrack.TCPClose, 0, true, lb.ServerConnect},
-		{lb.TCP, conntrack.TCPSynSent, 0, false, lb.ServerTimeout},
-		{lb.TCP, conntrack.TCPSynSent, 0, true, lb.Killed},
-		{lb.TCP, conntrack.TCPSynRecv, answered, false, lb.ClientConnect},
-		{lb.TCP, conntrack.TCPEstablished, answered, false, lb.IdleEnd},
-		{lb.TCP, conntrack.TCPEstablished, answered, true, lb.Killed},
-		{lb.TCP, conntrack.TCPCloseWait, answered, false, lb.HalfTimeout},
-		{lb.TCP, 0, answered, false, lb.Normal},
-		{lb.UDP, 0, 0, false, lb.Normal},
-		{lb.UDP, 0, answered, true, lb.Killed},
-		{lb.SCTP, conntrack.SCTPClosed, answered, false, lb.Normal},
-		{lb.SCTP, conntrack.SCTPClosed, 0, false, lb.ServerTimeout},
-		{lb.SCTP, conntrack.SCTPCookieWait, answered, false, lb.ServerTimeout},
-		{lb.SCTP, conntrack.SCTPEstablished, answered, false, lb.IdleEnd},
-		{lb.SCTP, conntrack.SCTPShutdownSent, answered, false, lb.HalfTimeout},
-	} {
-		e := &conntrack.Entry{Protocol: c.protocol, State: c.state, Status: c.status}
-		if c.left {
-			e.Left = 1
-		}
-		if got := endOf(e); got != c.want {
-			t.Errorf("%s is %s, want %s", fmt.Sprintf("%+v", c), got, c.want)
-		}
 	}
 }

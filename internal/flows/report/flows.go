@@ -1,4 +1,4 @@
-package kernelflows
+package report
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
@@ -20,16 +20,30 @@ import (
 // pause is how long one look through all Services keeps the next waiting.
 const pause = time.Second
 
+// Path is a data path by which the kernel forwards. The zero value is none.
+type Path struct {
+	Name   string
+	Counts bool // the path itself counts what it forwards, which Config.ReadCounts reads
+	Chosen bool // user space chooses the endpoints, and counts connections
+}
+
+// left is the path of connections whose Service has moved to user space since.
+var left = Path{Name: "kernel"}
+
 // Config is what Flows are made of. All are needed.
 type Config struct {
 	LB     *lb.Balancer
-	Choice func(lb.ID) (agent.Choice, bool)
-	Uses   func(agent.Path) bool // whether any Service is on a path
-	Now    func() int64          // the clock of lb.Drain
+	Watch  *flows.Watch
+	PathOf func(lb.ID) Path // of a service port; zero: user space forwards
+	InUse  func() bool      // whether the kernel forwards for any Service
+	Now    func() int64     // the clock of lb.Drain
 	Local  func() ([]netip.Addr, error)
 	Add    func(*look.Ended) // logs what has ended
 	Sample int               // one of so many is logged that have ended as they should
 	Log    *zap.Logger
+
+	// ReadCounts passes what paths count themselves to visit, of each frontend and its endpoints.
+	ReadCounts func(visit func(of lb.Frontend, sum Count, each map[netip.AddrPort]Count)) error
 
 	// Accounting says that the kernel counts packets and bytes, so that what has ended is counted, too.
 	Accounting bool
@@ -42,11 +56,10 @@ type Flows struct {
 	here    atomic.Pointer[here]
 	sample  look.Sample // of the goroutine of events
 
-	mu       sync.Mutex           // guards the following
-	events   *conntrack.Events    // nil: nothing is to be logged
-	before   conntrack.EventStats // of subscriptions that have ended
-	expected uint64               // how often Expect has listened
-	applying bool                 // since then nothing was Changed
+	mu       sync.Mutex          // guards the following
+	events   *flows.Subscription // nil: nothing is to be logged
+	expected uint64              // how often Expect has listened
+	applying bool                // since then nothing was Changed
 	closed   bool
 
 	looking sync.Mutex // guards the following
@@ -69,11 +82,6 @@ func New(c Config) *Flows {
 	f := &Flows{Config: c, changed: make(chan struct{}, 1), drained: math.MinInt64}
 	f.counts.ended = make(Counts)
 	return f
-}
-
-// inUse reports whether any Service is on a kernel path.
-func (f *Flows) inUse() bool {
-	return slices.ContainsFunc(agent.Paths(), func(p agent.Path) bool { return p.InKernel() && f.Uses(p) })
 }
 
 // Changed has Run look again which Services are to be logged or counted. It does not wait.
@@ -132,13 +140,10 @@ func (f *Flows) follow() error {
 	case f.applying || f.expected != expected:
 		return err // more is to come, which is listened for: Changed says when it is there
 	case err != nil || len(addrs) == 0:
-		f.deafen()
+		f.deafenLocked()
 		return err
 	}
-	if err := f.listen(); err != nil || f.closed {
-		return err
-	}
-	return f.events.Only(addrs)
+	return f.listenLocked(conntrack.Want{Kinds: conntrack.Destroy, Of: conntrack.To, Addrs: addrs})
 }
 
 // Expect listens for the ends of all that the kernel forwards from now on, if they are to be logged or counted of
@@ -156,9 +161,7 @@ func (f *Flows) Expect(d *lb.Delta) {
 	defer f.mu.Unlock()
 	f.expected++
 	f.applying = true
-	if err := f.listen(); err == nil && !f.closed {
-		_ = f.events.Everything()
-	}
+	_ = f.listenLocked(conntrack.Want{Kinds: conntrack.Destroy, Of: conntrack.Any})
 }
 
 // expects reports whether a change has anything to log or count that may not be heard yet.
@@ -172,12 +175,17 @@ func (f *Flows) expects(d *lb.Delta) bool {
 	})
 }
 
-// listen listens, if nothing does. The caller holds f.mu.
-func (f *Flows) listen() (err error) {
-	if f.events == nil && !f.closed {
-		f.events, err = conntrack.Listen(conntrack.Destroy, f.ended)
+// listenLocked listens for what is wanted, until the end.
+func (f *Flows) listenLocked(want conntrack.Want) (err error) {
+	if f.closed {
+		return nil
 	}
-	return err
+	if f.events == nil {
+		if f.events, err = f.Watch.Subscribe(f.ended); err != nil {
+			return err
+		}
+	}
+	return f.events.Want(want)
 }
 
 // Close ends the logging and counting for good: the process that has taken over does it from now on.
@@ -185,35 +193,20 @@ func (f *Flows) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	f.deafen()
+	f.deafenLocked()
 }
 
-// deafen listens to nothing any more. The caller holds f.mu.
-func (f *Flows) deafen() {
-	events := f.events
-	if f.events = nil; events == nil {
-		return
-	}
-	_ = events.Close() // nothing can be lost
-	s := events.Stats()
-	f.before.Handled, f.before.Lost = f.before.Handled+s.Handled, f.before.Lost+s.Lost
-}
-
-// Stats count the events of entries to addresses of Services that are to be logged or counted.
-func (f *Flows) Stats() conntrack.EventStats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := f.before
+// deafenLocked listens to nothing any more.
+func (f *Flows) deafenLocked() {
 	if f.events != nil {
-		now := f.events.Stats()
-		s.Handled, s.Lost = s.Handled+now.Handled, s.Lost+now.Lost
+		_ = f.events.Close() // nothing can be lost
+		f.events = nil
 	}
-	return s
 }
 
 // followed returns the addresses of what the kernel forwards and is to be logged or counted.
 func (f *Flows) followed() (addrs []netip.Addr, err error) {
-	if !f.inUse() {
+	if !f.InUse() {
 		return nil, nil
 	}
 	nodePorts := false
@@ -222,7 +215,7 @@ func (f *Flows) followed() (addrs []netip.Addr, err error) {
 			continue
 		}
 		p := f.LB.Policies(lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr})
-		if some, _ := p.Logs(); !some && !f.Accounting || f.path(s.ID) == "" {
+		if some, _ := p.Logs(); !some && !f.Accounting || f.PathOf(s.ID) == (Path{}) {
 			continue
 		}
 		for i := range s.Addresses {
@@ -260,79 +253,38 @@ func (f *Flows) lookAround() (*here, error) {
 	return h, nil
 }
 
-// path returns the kernel path that a service port is on; empty: it is on none.
-func (f *Flows) path(id lb.ID) string {
-	if c, ok := f.Choice(id); ok && c.Path.InKernel() {
-		return c.Path.String()
-	}
-	return ""
-}
-
 // has reports whether a Service has an endpoint.
 func has(s *lb.Service, addr netip.AddrPort) bool {
 	return slices.ContainsFunc(s.Backends, func(b lb.Backend) bool { return b.Addr == addr })
 }
 
-// of returns whose an entry is, and the path that it is on, unless it is none that the kernel forwards for a Service:
-// one that is not translated is its own, or an address without rules, and one that this node answers is a socket's,
-// where no endpoint is on it.
-func (f *Flows) of(e *conntrack.Entry, h *here) (s *lb.Service, path string, ok bool) {
-	if e.Protocol == 0 || e.Replies == e.Dst {
-		return nil, "", false
-	}
+// of returns whose an entry is, and the path that it is on. It is not ok if the kernel does not forward it for a Service:
+// no translation, or a socket of this node answers where no endpoint is on it.
+func (f *Flows) of(e *flows.Entry, h *here) (s *lb.Service, path Path, ok bool) {
 	s, at, ok := f.LB.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
-	if !ok || at.Addr.Addr().IsUnspecified() && !h.local[e.Dst.Addr()] {
-		return nil, "", false
+	if !ok || e.Replies == e.Dst || at.Addr.Addr().IsUnspecified() && !h.local[e.Dst.Addr()] {
+		return nil, path, false
 	}
-	path = f.path(s.ID)
-	if from := e.Replies.Addr(); (h.local[from] || from.IsLoopback()) && (path == "" || !has(s, e.Replies)) {
-		return nil, "", false
+	path = f.PathOf(s.ID)
+	moved := path == Path{}
+	if from := e.Replies.Addr(); (h.local[from] || from.IsLoopback()) && (moved || !has(s, e.Replies)) {
+		return nil, path, false
 	}
-	if path == "" {
-		path = "kernel" // the Service has moved since
+	if moved {
+		path = left
 	}
 	return s, path, true
 }
 
 // info says what an entry is that the kernel forwards for a Service.
-func (f *Flows) info(e *conntrack.Entry, h *here) (i look.Info, ok bool) {
+func (f *Flows) info(e *flows.Entry, h *here) (i look.Info, path Path, ok bool) {
 	s, path, ok := f.of(e, h)
 	if !ok {
-		return i, false
+		return i, path, false
 	}
 	i = look.Info{Protocol: e.Protocol, Client: e.Src, Asked: e.Dst, Service: s.ID, Backend: e.Replies,
-		State: stateOf(e), Age: -1, In: e.In.Bytes, Out: e.Out.Bytes,
-		Kernel: &look.Kernel{Path: path, Counted: e.Counted(), PacketsIn: e.In.Packets, PacketsOut: e.Out.Packets}}
+		State: flows.StateOf(e), Age: -1, In: e.In.Bytes, Out: e.Out.Bytes, Kernel: &look.Kernel{Path: path.Name,
+			Counted: e.Counted(), PacketsIn: e.In.Packets, PacketsOut: e.Out.Packets}}
 	i.Idle, i.Known = h.timeouts.Quiet(e)
-	return i, true
-}
-
-// stateOf is what a connection or flow does; empty: it has ended, and its entry stays for late packets.
-func stateOf(e *conntrack.Entry) look.State {
-	switch e.Protocol {
-	case lb.UDP:
-		if e.Status&conntrack.SeenReply == 0 {
-			return look.Unreplied
-		}
-		return look.Established
-	case lb.SCTP:
-		switch {
-		case e.State == conntrack.SCTPClosed && e.Status&conntrack.SeenReply != 0:
-			return ""
-		case e.State < conntrack.SCTPEstablished:
-			return look.Dialling
-		case e.State > conntrack.SCTPEstablished && e.State <= conntrack.SCTPShutdownAckSent:
-			return look.Closing
-		}
-		return look.Established
-	}
-	switch e.State {
-	case conntrack.TCPTimeWait, conntrack.TCPClose:
-		return ""
-	case conntrack.TCPSynSent, conntrack.TCPSynRecv, conntrack.TCPSynSent2:
-		return look.Dialling
-	case conntrack.TCPFinWait, conntrack.TCPCloseWait, conntrack.TCPLastAck:
-		return look.HalfClosed
-	}
-	return look.Established
+	return i, path, true
 }

@@ -1,9 +1,12 @@
-package queue
+package track
 
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -20,7 +23,7 @@ type state uint8
 
 const (
 	asked    state = iota // its endpoint was chosen
-	missing               // asked, and conntrack had no entry at the last visit
+	missing               // asked, and conntrack had no entry at the last probe
 	patient               // asked; it may take as long as it takes
 	retrying              // its next packet gets another endpoint
 	answered              // its endpoint has answered
@@ -32,11 +35,12 @@ var states = [...]string{asked: "asked", missing: "missing", patient: "patient",
 // String returns the state's name.
 func (s state) String() string { return states[s] }
 
-// flow is what is known of one. Times are on the clock of the Balancer. Always true:
+// flow is what is known of one. Times are on the clock of the Balancer. Always true of a flow in the table:
 //
 //   - choice is valid unless the state is retrying
 //   - id is 0 unless the state is answered
 //   - failed is not nil if the state is retrying
+//   - replaced is of UDP only, which is asked or answered
 type flow struct {
 	choice   lb.Choice
 	failed   *failed // nil: no endpoint has failed
@@ -64,19 +68,21 @@ func (f *failed) add(c lb.Choice) {
 }
 
 // String is for tests and logs.
-func (one *flow) String() string {
-	at := one.choice.Backend()
+func (one *flow) String() string { return fmt.Sprintf("%s %s", one.state, one.backend()) }
+
+// backend returns the endpoint that a flow has, or had last.
+func (one *flow) backend() netip.AddrPort {
 	if one.state == retrying {
-		at = one.failed.last
+		return one.failed.last
 	}
-	return fmt.Sprintf("%s %s", one.state, at)
+	return one.choice.Backend()
 }
 
 // answer notes conntrack's entry, which has a reply.
 func (one *flow) answer(id uint32) { one.state, one.id = answered, id }
 
-// visited notes whether conntrack had an entry at a visit. A flow that was answered meanwhile stays so.
-func (one *flow) visited(there bool) {
+// probed notes whether conntrack had an entry when the flow was probed. A flow that was answered meanwhile stays so.
+func (one *flow) probed(there bool) {
 	switch {
 	case one.state == asked && !there:
 		one.state = missing
@@ -85,7 +91,7 @@ func (one *flow) visited(there bool) {
 	}
 }
 
-// retry has the next packet get another endpoint, from now on.
+// retry gives the next packet another endpoint, from now on.
 func (one *flow) retry(now int64) {
 	if one.failed == nil {
 		one.failed = new(failed)
@@ -94,11 +100,11 @@ func (one *flow) retry(now int64) {
 	one.state, one.choice, one.since = retrying, lb.Choice{}, now
 }
 
-// wait has the flow wait for its endpoint, for which again is another choice of the same.
+// wait lets the flow wait for its endpoint, for which again is another choice of the same.
 func (one *flow) wait(again lb.Choice) { one.state, one.choice = patient, again }
 
-// isVisited reports whether it is visited until its endpoint has answered.
-func (one *flow) isVisited() bool {
+// isProbed reports whether a flow is probed until its endpoint has answered.
+func (one *flow) isProbed() bool {
 	return one.state == asked || one.state == missing || one.state == retrying
 }
 
@@ -114,6 +120,40 @@ func (one *flow) service() lb.ID {
 func (one *flow) endsUnheard() bool {
 	logs, _ := one.choice.Policies().Logs()
 	return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
+}
+
+// isKnownEnough reports whether a connection that was answered is followed no longer: where it does not matter what is
+// in flight the kernel does not say when it ends (nftables.Ask.Events).
+func (one *flow) isKnownEnough(k *flowKey) bool { return k.isTCP() && !one.choice.CountsInFlight() }
+
+// endsBy reports whether the end of an entry is that of a flow, and not of one before that had the same ports.
+func (one *flow) endsBy(e *flows.Entry, k *flowKey) bool {
+	switch {
+	case e.Replies != one.choice.Backend():
+		return false
+	case one.state == answered || e.ID == 0:
+		return one.id == e.ID
+	case k.isUDP():
+		return !one.replaced
+	}
+	return e.Status&conntrack.SeenReply == 0 // else its answer would have been seen
+}
+
+// endsOther notes the end of an entry that is not that of the flow.
+func (one *flow) endsOther(e *flows.Entry) {
+	if e.Replies == one.choice.Backend() {
+		one.replaced = false
+	}
+}
+
+// timeout returns how long the endpoint may take to answer.
+func (one *flow) timeout() int64 {
+	n := 0
+	if one.failed != nil {
+		n = one.failed.attempts
+	}
+	most := max(firstProbe, one.choice.Policies().ConnectTimeout)
+	return min(most<<min(n, 8), max(most, int64(time.Minute)))
 }
 
 // end gives back what a flow has, which is not in the table any more.

@@ -1,4 +1,4 @@
-package kernelflows
+package report
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
@@ -21,7 +20,7 @@ func TestExpect(t *testing.T) {
 	logged := make(chan netip.Addr, 3)
 	f.Add = func(e *look.Ended) { logged <- e.Client.Addr() }
 	uses := false // until the change is through
-	f.Uses = func(agent.Path) bool { return uses }
+	f.InUse = func() bool { return uses }
 	s := *f.LB.Table().Services()[0]
 	f.Expect(&lb.Delta{Added: []*lb.Service{&s}})
 	if f.events != nil {

@@ -1,4 +1,4 @@
-package kernelflows
+package report
 
 import (
 	"maps"
@@ -9,10 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/look"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
-	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -34,7 +32,7 @@ type Count struct {
 	// them; In and Out have what all have moved, with the headers of IP. Zero unless Counted.
 	Counted bool
 	Total   uint64
-	In, Out conntrack.Count
+	In, Out flows.Count
 }
 
 func (c *Count) add(o *Count) {
@@ -47,7 +45,7 @@ func (c *Count) add(o *Count) {
 // atLeast raises what only grows to what it was.
 func (c *Count) atLeast(was *Count) {
 	c.Total = max(c.Total, was.Total)
-	for _, n := range []struct{ now, was *conntrack.Count }{{&c.In, &was.In}, {&c.Out, &was.Out}} {
+	for _, n := range []struct{ now, was *flows.Count }{{&c.In, &was.In}, {&c.Out, &was.Out}} {
 		n.now.Packets, n.now.Bytes = max(n.now.Packets, n.was.Packets), max(n.now.Bytes, n.was.Bytes)
 	}
 }
@@ -107,7 +105,7 @@ func (f *Flows) Counts() Counts {
 	c := &f.counts
 	c.looking.Lock()
 	defer c.looking.Unlock()
-	if !f.inUse() {
+	if !f.InUse() {
 		c.last, c.at = nil, time.Time{}
 		return nil
 	}
@@ -137,17 +135,17 @@ func (f *Flows) count() (all Counts, err error) {
 	}
 	for _, ipv6 := range []bool{false, true} {
 		var some Counts
-		err := conntrack.Entries(ipv6, func() { some = make(Counts) }, func(e *conntrack.Entry) {
+		err := flows.Each(nil, ipv6, func() { some = make(Counts) }, func(e *flows.Entry) {
 			s, path, ok := f.of(e, h)
 			if !ok {
 				return
 			}
 			n := Count{}
-			if stateOf(e) != "" {
+			if !flows.IsOver(e) {
 				n.Open = 1
 			}
-			if f.Accounting && path != agent.IPVS.String() {
-				n.Total, n.In, n.Out = own(path), e.In, e.Out
+			if f.Accounting && !path.Counts {
+				n.Total, n.In, n.Out = path.total(), e.In, e.Out
 			}
 			some.of(s.ID).add(e.Replies, &n)
 		})
@@ -161,21 +159,21 @@ func (f *Flows) count() (all Counts, err error) {
 		}
 	}
 	f.counts.keep(all)
-	if f.Uses(agent.IPVS) {
-		for _, ipv6 := range []bool{false, true} {
-			if err := f.countIPVS(ipv6, all); err != nil {
-				return nil, err
-			}
+	if err := f.ReadCounts(func(of lb.Frontend, sum Count, each map[netip.AddrPort]Count) {
+		if s, _, ok := f.LB.Table().Lookup(of); ok {
+			all.of(s.ID).addRead(sum, each)
 		}
+	}); err != nil {
+		return nil, err
 	}
 	for _, s := range f.LB.Table().Services() {
-		if f.path(s.ID) != "" {
+		if f.PathOf(s.ID) != (Path{}) {
 			all.of(s.ID) // it may have nothing
 		}
 	}
 	for id, of := range all {
-		path := f.path(id)
-		of.Counted, of.Chosen = f.Accounting || path == agent.IPVS.String(), path == agent.Queue.String()
+		path := f.PathOf(id)
+		of.Counted, of.Chosen = f.Accounting || path.Counts, path.Chosen
 		for at, n := range of.Endpoints {
 			n.Counted = of.Counted
 			of.Endpoints[at] = n
@@ -199,52 +197,39 @@ func (c *counting) keep(all Counts) {
 	c.most = kept
 }
 
-// own returns 1 for a connection on a path whose endpoints user space does not choose, and else 0.
-func own(path string) uint64 {
-	if path == agent.Queue.String() {
+// total returns what a connection adds to Count.Total.
+func (p Path) total() uint64 {
+	if p.Chosen {
 		return 0
 	}
 	return 1
 }
 
-// countIPVS adds what ipvs has counted itself. What it forgets with a real server its virtual server knows.
-func (f *Flows) countIPVS(ipv6 bool, all Counts) error {
-	return ipvs.ReadCounts(ipv6, func(of lb.Frontend, sum ipvs.Counts, each map[netip.AddrPort]ipvs.Counts) {
-		s, _, ok := f.LB.Table().Lookup(of)
-		if !ok {
-			return
-		}
-		to, rest := all.of(s.ID), countOf(&sum)
-		for at, one := range each {
-			n := countOf(&one)
-			to.add(at, &n)
-			rest.Total -= min(n.Total, rest.Total)
-			rest.In, rest.Out = less(rest.In, n.In), less(rest.Out, n.Out)
-		}
-		to.Count.add(&rest)
-	})
+// addRead adds what a path has counted itself. What it forgets with an endpoint the sum still has.
+func (c *Counted) addRead(rest Count, each map[netip.AddrPort]Count) {
+	for at, n := range each {
+		c.add(at, &n)
+		rest.Total -= min(n.Total, rest.Total)
+		rest.In, rest.Out = less(rest.In, n.In), less(rest.Out, n.Out)
+	}
+	c.Count.add(&rest)
 }
 
-func countOf(c *ipvs.Counts) Count {
-	return Count{Total: c.Connections, In: conntrack.Count{Packets: c.PacketsIn, Bytes: c.BytesIn},
-		Out: conntrack.Count{Packets: c.PacketsOut, Bytes: c.BytesOut}}
+func less(a, b flows.Count) flows.Count {
+	return flows.Count{Packets: a.Packets - min(a.Packets, b.Packets), Bytes: a.Bytes - min(a.Bytes, b.Bytes)}
 }
 
-func less(a, b conntrack.Count) conntrack.Count {
-	return conntrack.Count{Packets: a.Packets - min(a.Packets, b.Packets), Bytes: a.Bytes - min(a.Bytes, b.Bytes)}
-}
-
-// gone counts an entry that has ended. ipvs counts its own.
-func (f *Flows) gone(i *look.Info) {
+// gone counts an entry that has ended.
+func (f *Flows) gone(i *look.Info, path Path) {
 	c := &f.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.halted || i.Kernel.Path == agent.IPVS.String() {
+	if c.halted || path.Counts {
 		return
 	}
-	c.ended.of(i.Service).add(i.Backend, &Count{Total: own(i.Kernel.Path),
-		In:  conntrack.Count{Packets: i.Kernel.PacketsIn, Bytes: i.In},
-		Out: conntrack.Count{Packets: i.Kernel.PacketsOut, Bytes: i.Out}})
+	c.ended.of(i.Service).add(i.Backend, &Count{Total: path.total(),
+		In:  flows.Count{Packets: i.Kernel.PacketsIn, Bytes: i.In},
+		Out: flows.Count{Packets: i.Kernel.PacketsOut, Bytes: i.Out}})
 }
 
 // prune forgets what has ended of Services that have gone, and, but for the sum of their Service, of endpoints.

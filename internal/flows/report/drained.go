@@ -1,4 +1,4 @@
-package kernelflows
+package report
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ func (f *Flows) endDrained(now int64) error {
 	if drains.Next(f.drained) > now {
 		return nil
 	}
-	if !f.inUse() {
+	if !f.InUse() {
 		f.drained = now
 		return nil
 	}

@@ -1,11 +1,11 @@
-package kernelflows
+package report
 
 import (
 	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -97,7 +97,7 @@ func (w *whys) resume() {
 
 // take returns why the flow of an entry that has ended had its endpoint, and forgets it. Another flow may have the same
 // ends since: conntrack then says when this one ended, if it notes times.
-func (w *whys) take(e *conntrack.Entry) lb.Why {
+func (w *whys) take(e *flows.Entry) lb.Why {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	of := endsOf(e.Protocol, e.Src, e.Dst)

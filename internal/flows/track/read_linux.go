@@ -1,10 +1,11 @@
-package queue
+package track
 
 import (
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -53,85 +54,72 @@ func (r *reading) isFull() bool {
 	return len(r.gone) == mostGone
 }
 
-// readOn reads the table when it has to be read.
-func (s *Server) readOn() {
-	f := &s.following
+// readLoop reads the table when it has to be read.
+func (t *Tracker) readLoop() {
 	for {
 		select {
-		case <-f.stop:
+		case <-t.stop:
 			return
-		case <-f.read:
-		case <-f.lost:
-			if !s.pause(youth) { // until what has ended unheard is old enough
+		case <-t.read:
+		case <-t.lost:
+			if !t.pause(youth) { // until what has ended unheard is old enough
 				return
 			}
 		case <-time.After(readEvery):
-			if f.known.Load() == 0 {
+			if t.known.Load() == 0 {
 				continue
 			}
 		}
 		begun := time.Now()
-		s.readTable()
-		if !s.pause(readShare * time.Since(begun)) {
+		t.readTable()
+		if !t.pause(readShare * time.Since(begun)) {
 			return
 		}
 	}
 }
 
-// pause waits for a time. False: the server ends.
-func (s *Server) pause(d time.Duration) bool {
-	select {
-	case <-s.following.stop:
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 // readTable reads it: flows that it does not have have ended, and others may be ours.
-func (s *Server) readTable() {
-	f, begun := &s.following, s.Now()
-	f.turn++
-	r := newReading(f.turn)
-	f.reading.Store(r)
-	defer f.reading.Store(nil)
+func (t *Tracker) readTable() {
+	begun := t.Now()
+	t.turn++
+	r := newReading(t.turn)
+	t.reading.Store(r)
+	defer t.reading.Store(nil)
 	for _, ipv6 := range []bool{false, true} {
-		if err := f.table.Entries(ipv6, nil, func(e *conntrack.Entry) { s.readEntry(e, r) }); err != nil {
+		if err := flows.Each(t.table, ipv6, nil, func(e *flows.Entry) { t.readEntry(e, r) }); err != nil {
 			return // it is read again
 		}
 	}
 	old := begun - int64(youth)
-	s.endAll(func(one *flow) bool { return one.state != retrying && one.seen != r.turn && one.since < old })
+	t.endAll(func(one *flow) bool { return one.state != retrying && one.seen != r.turn && one.since < old })
 }
 
 // readEntry takes an entry that was in the table a moment ago.
-func (s *Server) readEntry(e *conntrack.Entry, r *reading) {
-	f := &s.following
-	if e.Protocol == 0 || e.Status&conntrack.DstTranslated == 0 || r.isGone(e.ID) ||
-		s.learn(e, false, false, r.turn) || over(e) || r.isFull() {
+func (t *Tracker) readEntry(e *flows.Entry, r *reading) {
+	if e.Status&conntrack.DstTranslated == 0 || r.isGone(e.ID) || t.learn(e, read, r.turn) || flows.IsOver(e) || r.isFull() {
 		return
 	}
 	k := keyOf(e.Protocol, e.Src, e.Dst)
-	s.adopt(&k, e, r.turn)
+	t.adopt(&k, e, r.turn)
 	if r.isGone(e.ID) { // meanwhile
-		if one, there := f.find(&k); there && one.seen == r.turn {
-			s.giveUp(&probe{flowKey: k, since: one.since})
+		if one, there := t.find(&k); there && one.seen == r.turn {
+			t.giveUp(&probe{flowKey: k, since: one.since})
 		}
 	}
 }
 
 // adopt has a flow be known that another process, or the kernel, has chosen for.
-func (s *Server) adopt(k *flowKey, e *conntrack.Entry, turn uint32) {
+func (t *Tracker) adopt(k *flowKey, e *flows.Entry, turn uint32) {
 	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
-	service, _, ok := s.Balancer.Table().Lookup(asked)
-	if !ok || !s.following.services.has(service.ID) ||
+	service, _, ok := t.Balancer.Table().Lookup(asked)
+	if !ok || !t.services.has(service.ID) ||
 		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
 		return
 	}
-	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !s.Balancer.CountsInFlight(asked) {
+	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !t.Balancer.CountsInFlight(asked) {
 		return
 	}
-	one := flow{choice: s.Balancer.Resume(service.ID, e.Replies), since: s.Now(), seen: turn}
+	one := flow{choice: t.Balancer.Resume(service.ID, e.Replies), since: t.Now(), seen: turn}
 	if e.Status&conntrack.SeenReply != 0 {
 		one.answer(e.ID)
 	}
@@ -139,5 +127,25 @@ func (s *Server) adopt(k *flowKey, e *conntrack.Entry, turn uint32) {
 		one.end()
 		return
 	}
-	s.keep(k, &one)
+	t.keep(k, &one)
+}
+
+// endAll ends flows.
+func (t *Tracker) endAll(which func(*flow) bool) {
+	var some []knownFlow
+	for i := range t.parts {
+		p := &t.parts[i]
+		some = some[:0]
+		p.mu.Lock()
+		for n := p.flows.size; n > 0; n-- { // backwards: the last takes the place of what is removed
+			if one := *p.flows.at(uint16(n)); which(&one.flow) {
+				t.removeLocked(p, &one.key, one.hash, &one.flow)
+				some = append(some, one)
+			}
+		}
+		p.mu.Unlock()
+		for i := range some {
+			some[i].flow.end()
+		}
+	}
 }

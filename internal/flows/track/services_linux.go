@@ -1,4 +1,4 @@
-package queue
+package track
 
 import (
 	"sync"
@@ -14,14 +14,14 @@ type services struct {
 
 // Changed says what a family has on the path when the engine has synchronized. Flows that were there before are found
 // where Services have come, and where it begins to matter what is in flight.
-func (s *Server) Changed(d *lb.Delta, ipv6 bool) {
-	s.following.services.change(d, ipv6)
-	defaults, counts := &s.Balancer.Defaults, false
+func (t *Tracker) Changed(d *lb.Delta, ipv6 bool) {
+	t.services.change(d, ipv6)
+	defaults, counts := &t.Balancer.Defaults, false
 	for _, x := range d.Changed {
 		counts = counts || !x.Old.InForce(defaults).CountsInFlight() && x.New.InForce(defaults).CountsInFlight()
 	}
 	if counts || len(d.Added) > 0 {
-		s.Read()
+		t.Read()
 	}
 }
 

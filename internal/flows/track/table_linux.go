@@ -1,4 +1,4 @@
-package queue
+package track
 
 import (
 	"hash/maphash"
@@ -24,17 +24,16 @@ var flowSeed = maphash.MakeSeed()
 
 // flowTable has the flows that have an endpoint of ours, until they have ended.
 type flowTable struct {
-	parts  [flowParts]flowPart
-	shares shares.Shares
+	parts [flowParts]flowPart
 
 	known atomic.Int64  // how many there are
-	young atomic.Int64  // how many are to be looked at
+	young atomic.Int64  // how many probes are due at some time
 	full  lacks         // how many had no room
-	wake  chan struct{} // has a value when the first is to be looked at
+	wake  chan struct{} // has a value when there is a first probe
 }
 
 type flowPart struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the following
 	flows flowMap
 	tally tally
 	young probes
@@ -95,21 +94,21 @@ func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
 	defer p.mu.Unlock()
 	if known := p.flows.get(k, hash); known != nil {
 		one, ok = *known, true
-		t.remove(p, k, hash, &one)
+		t.removeLocked(p, k, hash, &one)
 	}
 	return one, ok
 }
 
-// remove does so for who holds p.mu, and has a copy of it.
-func (t *flowTable) remove(p *flowPart, k *flowKey, hash uint16, one *flow) {
+// removeLocked removes a flow from a part, of which one is a copy.
+func (t *flowTable) removeLocked(p *flowPart, k *flowKey, hash uint16, one *flow) {
 	p.flows.remove(k, hash)
 	p.tally.add(nameOf(one.service()), k.host(), -1)
 	t.known.Add(-1)
 }
 
-// put adds a flow that is not in the table, to be looked at after a time, unless that is 0. Not enough: there is no
-// room, or its Service or client has its share. Nothing is done if the flow is there.
-func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack) {
+// put adds a flow that is not in the table, and has it probed. Not enough: there is no room, or its Service or client has
+// its share. Nothing is done if the flow is there.
+func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (done bool, lack lack) {
 	p, hash := t.part(k)
 	service, client := nameOf(one.service()), k.host()
 	p.mu.Lock()
@@ -117,25 +116,22 @@ func (t *flowTable) put(k *flowKey, one *flow, look int64) (done bool, lack lack
 	if p.flows.get(k, hash) != nil {
 		return false, enough
 	}
-	if lack = p.tally.lacks(&t.shares, service, client, manyFlows/flowParts-int64(p.flows.size)); lack != enough {
+	if lack = p.tally.lacks(of, service, client, manyFlows/flowParts-int64(p.flows.size)); lack != enough {
 		t.full.add(lack)
 		return false, lack
 	}
 	p.tally.add(service, client, 1)
 	p.flows.add(k, hash, one)
 	t.known.Add(1)
-	if look > 0 {
-		t.look(p, &probe{*k, one.since, one.since + look})
+	if !k.isUDP() {
+		t.probeLocked(p, &probe{*k, one.since, one.since + firstProbe})
 	}
 	return true, enough
 }
 
-// look has a flow be looked at. The caller holds p.mu.
-func (t *flowTable) look(p *flowPart, g *probe) {
-	if !p.young.push(g) {
-		return
-	}
-	if t.young.Add(1) == 1 {
+// probeLocked has a flow probed.
+func (t *flowTable) probeLocked(p *flowPart, g *probe) {
+	if p.young.push(g) && t.young.Add(1) == 1 {
 		notify(t.wake)
 	}
 }
