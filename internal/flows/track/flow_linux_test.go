@@ -1,39 +1,13 @@
 package track
 
-import (
-	"net/netip"
-	"testing"
+import "testing"
 
-	"github.com/sluice-lb/sluice/lb"
-)
-
-// TestStates: a flow goes through the states as described, and what is always true holds in each.
-func TestStates(t *testing.T) {
-	s := &lb.Service{ID: lb.ID{Name: "web", Protocol: lb.TCP},
-		Addresses: []lb.Address{{Addr: netip.MustParseAddrPort("10.96.0.1:80")}},
-		Backends:  []lb.Backend{{Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}
-	table, err := lb.NewTable([]*lb.Service{s}, lb.Node{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := new(lb.Balancer)
-	b.Update(table)
-	begin := func() *flow { return &flow{choice: b.Resume(s.ID, s.Backends[0].Addr), since: 1} }
-	for want, change := range map[string]func(*flow){
-		"asked 10.244.0.1:8080":    func(*flow) {},
-		"missing 10.244.0.1:8080":  func(f *flow) { f.probed(false) },
-		"patient 10.244.0.1:8080":  func(f *flow) { f.wait(b.Resume(s.ID, s.Backends[0].Addr)) },
-		"retrying 10.244.0.1:8080": func(f *flow) { f.probed(false); f.retry(2) },
-		"answered 10.244.0.1:8080": func(f *flow) { f.probed(false); f.probed(true); f.answer(7); f.probed(false) },
-	} {
-		f := begin()
-		if change(f); f.String() != want {
-			t.Errorf("%s, want %s", f, want)
-		}
-		if f.choice.Valid() != (f.state != retrying) || f.id != 0 != (f.state == answered) ||
-			f.state == retrying && (f.failed == nil || f.since != 2 || f.service() != s.ID) ||
-			f.isProbed() != (f.state != patient && f.state != answered) {
-			t.Errorf("%s: %+v", f, f)
-		}
+// TestAnsweredStays: a flow that is answered while conntrack is asked about it stays so, whatever conntrack said.
+func TestAnsweredStays(t *testing.T) {
+	var f flow
+	f.probed(false)
+	f.answer(7)
+	if f.probed(false); f.state != answered || f.id != 7 {
+		t.Errorf("%s, of entry %d; want it answered, of entry 7", &f, f.id)
 	}
 }
