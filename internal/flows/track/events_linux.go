@@ -39,27 +39,29 @@ func (t *Tracker) handle(e *conntrack.Event) {
 // is known.
 func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
 	k := keyOf(e.Protocol, e.Src, e.Dst)
-	p, hash := t.part(&k)
+	p := t.part(&k)
 	p.mu.Lock()
-	one := p.flows.get(&k, hash)
-	if one == nil || one.state == retrying {
+	one, known := p.flows[k]
+	if !known || one.state == retrying {
 		p.mu.Unlock()
-		return one != nil
+		return known
 	}
 	replied, ended := e.Status&conntrack.SeenReply != 0, from == gone || flows.IsOver(e)
 	if ended && from != found && !one.endsBy(e, &k) {
 		one.endsOther(e)
+		p.flows[k] = one
 		p.mu.Unlock()
 		return true
 	}
-	before, enough := *one, replied && one.isKnownEnough(&k)
+	before, enough := one, replied && one.isKnownEnough(&k)
 	if ended || enough {
-		t.removeLocked(p, &k, hash, &before)
+		t.removeLocked(p, &k, &one)
 	} else {
 		if replied {
 			one.answer(e.ID)
 		}
 		one.seen = cmp.Or(reading, one.seen)
+		p.flows[k] = one
 	}
 	p.mu.Unlock()
 	if replied && before.state != answered {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -57,15 +58,10 @@ func (t *Tracker) probePart(p *flowPart, most int) (n int) {
 			break
 		}
 		t.young.Add(-1)
-		g, one := *due, flow{} // others take the place of both when the part is unlocked
-		_, hash := t.part(&g.flowKey)
-		known := p.flows.get(&g.flowKey, hash)
-		probes := known != nil && known.since == g.since && known.isProbed()
-		if probes {
-			one = *known
-		}
+		g := *due // another takes its place when the part is unlocked
+		one, known := p.flows[g.flowKey]
 		p.mu.Unlock()
-		if probes {
+		if known && one.since == g.since && one.isProbed() {
 			t.probeOne(&g, &one)
 		}
 	}
@@ -105,54 +101,48 @@ func (t *Tracker) probeOne(g *probe, one *flow) {
 
 // probeLater has a flow probed again after a time, if it is still the one that was.
 func (t *Tracker) probeLater(g *probe, change func(*flow)) {
-	p, hash := t.part(&g.flowKey)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
+	t.change(g, func(p *flowPart, one *flow) bool {
 		change(one)
 		t.probeLocked(p, &probe{g.flowKey, one.since, t.Now() + firstProbe})
-	}
+		return true
+	})
 }
 
 // giveUp ends a flow, if it is still the one that was.
 func (t *Tracker) giveUp(g *probe) {
-	p, hash := t.part(&g.flowKey)
-	p.mu.Lock()
 	ended := flow{}
-	if one := p.flows.get(&g.flowKey, hash); one != nil && one.since == g.since {
+	t.change(g, func(_ *flowPart, one *flow) bool {
 		ended = *one
-		t.removeLocked(p, &g.flowKey, hash, &ended)
-	}
-	p.mu.Unlock()
+		return false
+	})
 	ended.end()
 }
 
 // fail says that the endpoint of a flow has failed, which has not answered. Where there is another its entry is
 // deleted, so that what the client sends next is asked about again.
-func (t *Tracker) fail(g *probe, was *flow, e *conntrack.Entry) {
+func (t *Tracker) fail(g *probe, was *flow, e *flows.Entry) {
 	t.silent.Add(1)
-	choice, k := was.choice, &g.flowKey
-	others := t.hasOthers(g, was)
+	choice, others, failed := was.choice, t.hasOthers(g, was), false
 	next := lb.Choice{}
 	if !others {
 		next = t.Balancer.Resume(choice.Service(), choice.Backend()) // it is in flight there for as long as it waits
 	}
-	p, hash := t.part(&g.flowKey)
-	p.mu.Lock()
-	one := p.flows.get(&g.flowKey, hash)
-	if one == nil || one.since != g.since || one.state == answered { // it was answered, or has ended, meanwhile
-		p.mu.Unlock()
+	t.change(g, func(p *flowPart, one *flow) bool {
+		switch failed = one.state != answered; {
+		case !failed: // meanwhile
+		case others:
+			one.retry(t.Now())
+			t.probeLocked(p, &probe{g.flowKey, one.since, one.since + firstProbe})
+		default:
+			one.wait(next)
+		}
+		return true
+	})
+	if !failed { // or it has ended
 		next.Done(nil)
 		return
 	}
-	if others {
-		one.retry(t.Now())
-		t.probeLocked(p, &probe{g.flowKey, one.since, one.since + firstProbe})
-	} else {
-		one.wait(next)
-	}
-	p.mu.Unlock()
-	t.blame(k, choice)
+	t.blame(&g.flowKey, choice)
 	if others {
 		if _, err := t.entries.Delete(e); err == nil {
 			t.retried.Add(1)
@@ -160,12 +150,9 @@ func (t *Tracker) fail(g *probe, was *flow, e *conntrack.Entry) {
 	}
 }
 
-// mostAttempts returns how many there may be.
-func mostAttempts(c lb.Choice) int { return cmp.Or(int(c.Policies().ConnectAttempts), attempts) }
-
 // hasOthers reports whether a flow whose endpoint has failed may have another.
 func (t *Tracker) hasOthers(g *probe, one *flow) bool {
-	done, most := 1, mostAttempts(one.choice)
+	done, most := 1, cmp.Or(int(one.choice.Policies().ConnectAttempts), attempts)
 	if one.failed != nil {
 		done += one.failed.attempts
 	}

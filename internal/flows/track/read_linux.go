@@ -25,20 +25,13 @@ type reading struct {
 	turn uint32 // from 1
 
 	mu   sync.Mutex
-	gone map[uint32]struct{} // these entries, mostGone at the most
+	gone map[uint32]struct{} // these entries
 }
-
-// mostGone is of how many entries that is known. A reading with more finds no flows of others any more.
-const mostGone = manyFlows
-
-func newReading(turn uint32) *reading { return &reading{turn: turn, gone: make(map[uint32]struct{})} }
 
 func (r *reading) ended(id uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.gone) < mostGone {
-		r.gone[id] = struct{}{}
-	}
+	r.gone[id] = struct{}{}
 }
 
 func (r *reading) isGone(id uint32) bool {
@@ -46,12 +39,6 @@ func (r *reading) isGone(id uint32) bool {
 	defer r.mu.Unlock()
 	_, there := r.gone[id]
 	return there
-}
-
-func (r *reading) isFull() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.gone) == mostGone
 }
 
 // readLoop reads the table when it has to be read.
@@ -82,7 +69,7 @@ func (t *Tracker) readLoop() {
 func (t *Tracker) readTable() {
 	begun := t.Now()
 	t.turn++
-	r := newReading(t.turn)
+	r := &reading{turn: t.turn, gone: make(map[uint32]struct{})}
 	t.reading.Store(r)
 	defer t.reading.Store(nil)
 	for _, ipv6 := range []bool{false, true} {
@@ -91,12 +78,12 @@ func (t *Tracker) readTable() {
 		}
 	}
 	old := begun - int64(youth)
-	t.endAll(func(one *flow) bool { return one.state != retrying && one.seen != r.turn && one.since < old })
+	t.endAll(func(one flow) bool { return one.state != retrying && one.seen != r.turn && one.since < old })
 }
 
 // readEntry takes an entry that was in the table a moment ago.
 func (t *Tracker) readEntry(e *flows.Entry, r *reading) {
-	if e.Status&conntrack.DstTranslated == 0 || r.isGone(e.ID) || t.learn(e, read, r.turn) || flows.IsOver(e) || r.isFull() {
+	if e.Status&conntrack.DstTranslated == 0 || r.isGone(e.ID) || t.learn(e, read, r.turn) || flows.IsOver(e) {
 		return
 	}
 	k := keyOf(e.Protocol, e.Src, e.Dst)
@@ -131,21 +118,21 @@ func (t *Tracker) adopt(k *flowKey, e *flows.Entry, turn uint32) {
 }
 
 // endAll ends flows.
-func (t *Tracker) endAll(which func(*flow) bool) {
-	var some []knownFlow
+func (t *Tracker) endAll(which func(flow) bool) {
+	var some []flow
 	for i := range t.parts {
 		p := &t.parts[i]
 		some = some[:0]
 		p.mu.Lock()
-		for n := p.flows.size; n > 0; n-- { // backwards: the last takes the place of what is removed
-			if one := *p.flows.at(uint16(n)); which(&one.flow) {
-				t.removeLocked(p, &one.key, one.hash, &one.flow)
+		for k, one := range p.flows {
+			if which(one) {
+				t.removeLocked(p, &k, &one)
 				some = append(some, one)
 			}
 		}
 		p.mu.Unlock()
 		for i := range some {
-			some[i].flow.end()
+			some[i].end()
 		}
 	}
 }

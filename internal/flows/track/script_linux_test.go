@@ -230,17 +230,16 @@ func (w *world) entry(args []string) (e flows.Entry) {
 
 // flows returns what is followed, by port, and what is in flight.
 func (w *world) flows() (lines []string) {
-	var all []knownFlow
+	all := make(map[uint16]flow)
 	for i := range w.parts {
-		for n := range w.parts[i].flows.size {
-			all = append(all, *w.parts[i].flows.at(uint16(n + 1)))
+		for k, one := range w.parts[i].flows {
+			all[k.clientPort] = one
 		}
 	}
-	slices.SortFunc(all, func(a, b knownFlow) int { return cmp.Compare(a.key.clientPort, b.key.clientPort) })
-	for i := range all {
-		w.holds(&all[i])
-		one := &all[i].flow
-		lines = append(lines, fmt.Sprintf("%d %s %s", all[i].key.clientPort, one.state, nameOfEndpoint(one.backend())))
+	for _, port := range slices.Sorted(maps.Keys(all)) {
+		one := all[port]
+		w.holds(&one)
+		lines = append(lines, fmt.Sprintf("%d %s %s", port, one.state, nameOfEndpoint(one.backend())))
 	}
 	if int(w.Stats().Known) != len(all) {
 		w.t.Errorf("line %d: %d flows are said to be known, of %d", w.line, w.Stats().Known, len(all))
@@ -269,8 +268,7 @@ func (w *world) flows() (lines []string) {
 }
 
 // holds checks what is always true of a flow in the table.
-func (w *world) holds(k *knownFlow) {
-	f := &k.flow
+func (w *world) holds(f *flow) {
 	if f.choice.Valid() != (f.state != retrying) || f.id != 0 && f.state != answered ||
 		f.state == retrying && f.failed == nil || f.service() != w.service.ID ||
 		f.isProbed() != (f.state != patient && f.state != answered) {

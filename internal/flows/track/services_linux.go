@@ -1,6 +1,8 @@
 package track
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -16,11 +18,10 @@ type services struct {
 // where Services have come, and where it begins to matter what is in flight.
 func (t *Tracker) Changed(d *lb.Delta, ipv6 bool) {
 	t.services.change(d, ipv6)
-	defaults, counts := &t.Balancer.Defaults, false
-	for _, x := range d.Changed {
-		counts = counts || !x.Old.InForce(defaults).CountsInFlight() && x.New.InForce(defaults).CountsInFlight()
-	}
-	if counts || len(d.Added) > 0 {
+	defaults := &t.Balancer.Defaults
+	if len(d.Added) > 0 || slices.ContainsFunc(d.Changed, func(c lb.Change) bool {
+		return !c.Old.InForce(defaults).CountsInFlight() && c.New.InForce(defaults).CountsInFlight()
+	}) {
 		t.Read()
 	}
 }
@@ -32,11 +33,7 @@ func (on *services) change(d *lb.Delta, ipv6 bool) {
 		on.all = make(map[lb.ID]struct{})
 	}
 	if d.Whole {
-		for id := range on.all {
-			if id.IPv6 == ipv6 {
-				delete(on.all, id)
-			}
-		}
+		maps.DeleteFunc(on.all, func(id lb.ID, _ struct{}) bool { return id.IPv6 == ipv6 })
 	}
 	for _, x := range d.Removed {
 		delete(on.all, x.ID)

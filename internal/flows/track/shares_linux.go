@@ -7,10 +7,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// The flows that can be known are divided into shares of Services and clients, as descriptors are in user space, so
-// that none is without because of others.
-
-// tally is how much of something each Service and each client has. The zero tally is none. It is for one goroutine.
+// tally is how many flows each Service and each client has: they have shares of the flows that can be known, as they have
+// of descriptors in user space. The zero tally is none. It is for one goroutine.
 type tally struct {
 	services map[lb.Name]int64
 	clients  map[host]int64
@@ -62,20 +60,9 @@ func count[K comparable](of map[K]int64, key K, n int64) {
 func nameOf(id lb.ID) lb.Name { return lb.Name{Namespace: id.Namespace, Name: id.Name} }
 
 // lacks counts what was lacking.
-type lacks struct{ room, client, service atomic.Uint64 }
-
-func (c *lacks) add(l lack) {
-	switch l {
-	case room:
-		c.room.Add(1)
-	case ofClient:
-		c.client.Add(1)
-	case ofService:
-		c.service.Add(1)
-	}
-}
+type lacks [ofService + 1]atomic.Uint64
 
 // Lacks count what was not taken in, since there was no room at all, or its client or its Service had its share.
 type Lacks struct{ Room, Client, Service uint64 }
 
-func (c *lacks) load() Lacks { return Lacks{c.room.Load(), c.client.Load(), c.service.Load()} }
+func (c *lacks) load() Lacks { return Lacks{c[room].Load(), c[ofClient].Load(), c[ofService].Load()} }

@@ -34,7 +34,7 @@ type flowTable struct {
 
 type flowPart struct {
 	mu    sync.Mutex // guards the following
-	flows flowMap
+	flows map[flowKey]flow
 	tally tally
 	young probes
 }
@@ -70,38 +70,34 @@ func (k *flowKey) isUDP() bool { return k.protocol == lb.UDP }
 
 func (k *flowKey) isTCP() bool { return k.protocol == lb.TCP }
 
-// part returns the part that a flow is in, and its hash there.
-func (t *flowTable) part(k *flowKey) (p *flowPart, hash uint16) {
-	h := maphash.Comparable(flowSeed, *k)
-	return &t.parts[h%flowParts], uint16(h >> 48)
+// part returns the part that a flow is in.
+func (t *flowTable) part(k *flowKey) *flowPart {
+	return &t.parts[maphash.Comparable(flowSeed, *k)%flowParts]
 }
 
 // find returns a flow of the table.
 func (t *flowTable) find(k *flowKey) (one flow, ok bool) {
-	p, hash := t.part(k)
+	p := t.part(k)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.flows.get(k, hash); known != nil {
-		return *known, true
-	}
-	return one, false
+	one, ok = p.flows[*k]
+	return one, ok
 }
 
 // take takes a flow out of the table.
 func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
-	p, hash := t.part(k)
+	p := t.part(k)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.flows.get(k, hash); known != nil {
-		one, ok = *known, true
-		t.removeLocked(p, k, hash, &one)
+	if one, ok = p.flows[*k]; ok {
+		t.removeLocked(p, k, &one)
 	}
 	return one, ok
 }
 
-// removeLocked removes a flow from a part, of which one is a copy.
-func (t *flowTable) removeLocked(p *flowPart, k *flowKey, hash uint16, one *flow) {
-	p.flows.remove(k, hash)
+// removeLocked removes a flow from a part.
+func (t *flowTable) removeLocked(p *flowPart, k *flowKey, one *flow) {
+	delete(p.flows, *k)
 	p.tally.add(nameOf(one.service()), k.host(), -1)
 	t.known.Add(-1)
 }
@@ -109,24 +105,42 @@ func (t *flowTable) removeLocked(p *flowPart, k *flowKey, hash uint16, one *flow
 // put adds a flow that is not in the table, and has it probed. Not enough: there is no room, or its Service or client has
 // its share. Nothing is done if the flow is there.
 func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (done bool, lack lack) {
-	p, hash := t.part(k)
+	p := t.part(k)
 	service, client := nameOf(one.service()), k.host()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.flows.get(k, hash) != nil {
+	if _, there := p.flows[*k]; there {
 		return false, enough
 	}
-	if lack = p.tally.lacks(of, service, client, manyFlows/flowParts-int64(p.flows.size)); lack != enough {
-		t.full.add(lack)
+	if lack = p.tally.lacks(of, service, client, manyFlows/flowParts-int64(len(p.flows))); lack != enough {
+		t.full[lack].Add(1)
 		return false, lack
 	}
+	if p.flows == nil {
+		p.flows = make(map[flowKey]flow)
+	}
 	p.tally.add(service, client, 1)
-	p.flows.add(k, hash, one)
+	p.flows[*k] = *one
 	t.known.Add(1)
 	if !k.isUDP() {
 		t.probeLocked(p, &probe{*k, one.since, one.since + firstProbe})
 	}
 	return true, enough
+}
+
+// change lets how change a flow if it is still the one of a probe, and removes it if how says so.
+func (t *flowTable) change(g *probe, how func(p *flowPart, one *flow) (keep bool)) {
+	p := t.part(&g.flowKey)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one, there := p.flows[g.flowKey]
+	switch {
+	case !there || one.since != g.since:
+	case how(p, &one):
+		p.flows[g.flowKey] = one
+	default:
+		t.removeLocked(p, &g.flowKey, &one)
+	}
 }
 
 // probeLocked has a flow probed.

@@ -126,7 +126,7 @@ func (t *Tracker) Close() error {
 	t.all.Wait()
 	t.stop = nil
 	err := t.closeSockets()
-	t.endAll(func(*flow) bool { return true })
+	t.endAll(func(flow) bool { return true })
 	return err
 }
 
