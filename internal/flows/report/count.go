@@ -182,7 +182,7 @@ func (f *Flows) count() (all Counts, err error) {
 	return all, nil
 }
 
-// keep has no sum of conntrack's be less than before: what ends between a look at what has ended and the walk is in
+// keep lets no sum of conntrack's be less than before: what ends between a look at what has ended and the walk is in
 // neither until the next, and a counter that goes down is one of a process that has started anew.
 func (c *counting) keep(all Counts) {
 	c.mu.Lock()

@@ -84,7 +84,7 @@ func New(c Config) *Flows {
 	return f
 }
 
-// Changed has Run look again which Services are to be logged or counted. It does not wait.
+// Changed makes Run look again which Services are to be logged or counted. It does not wait.
 func (f *Flows) Changed() {
 	f.mu.Lock()
 	f.applying = false
@@ -140,10 +140,10 @@ func (f *Flows) follow() error {
 	case f.applying || f.expected != expected:
 		return err // more is to come, which is listened for: Changed says when it is there
 	case err != nil || len(addrs) == 0:
-		f.deafenLocked()
+		f.unsubscribeLocked()
 		return err
 	}
-	return f.listenLocked(conntrack.Want{Kinds: conntrack.Destroy, Of: conntrack.To, Addrs: addrs})
+	return f.subscribeLocked(conntrack.Want{Kinds: conntrack.Destroy, Of: conntrack.To, Addrs: addrs})
 }
 
 // Expect listens for the ends of all that the kernel forwards from now on, if they are to be logged or counted of
@@ -161,7 +161,7 @@ func (f *Flows) Expect(d *lb.Delta) {
 	defer f.mu.Unlock()
 	f.expected++
 	f.applying = true
-	_ = f.listenLocked(conntrack.Want{Kinds: conntrack.Destroy, Of: conntrack.Any})
+	_ = f.subscribeLocked(conntrack.Want{Kinds: conntrack.Destroy, Of: conntrack.Any})
 }
 
 // expects reports whether a change has anything to log or count that may not be heard yet.
@@ -175,8 +175,8 @@ func (f *Flows) expects(d *lb.Delta) bool {
 	})
 }
 
-// listenLocked listens for what is wanted, until the end.
-func (f *Flows) listenLocked(want conntrack.Want) (err error) {
+// subscribeLocked asks for events, until Close.
+func (f *Flows) subscribeLocked(want conntrack.Want) (err error) {
 	if f.closed {
 		return nil
 	}
@@ -193,11 +193,11 @@ func (f *Flows) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	f.deafenLocked()
+	f.unsubscribeLocked()
 }
 
-// deafenLocked listens to nothing any more.
-func (f *Flows) deafenLocked() {
+// unsubscribeLocked ends the subscription.
+func (f *Flows) unsubscribeLocked() {
 	if f.events != nil {
 		_ = f.events.Close() // nothing can be lost
 		f.events = nil

@@ -53,7 +53,7 @@ func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
 		p.mu.Unlock()
 		return true
 	}
-	before, enough := one, replied && one.isKnownEnough(&k)
+	before, enough := one, replied && one.endsWithAnswer(&k)
 	if ended || enough {
 		t.removeLocked(p, &k, &one)
 	} else {
@@ -83,10 +83,10 @@ func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
 func (t *Tracker) noteAnswer(k *flowKey, one *flow) {
 	t.answered.Add(1)
 	one.choice.Answered()
-	if !k.isUDP() { // of these it is known at the end only
+	if !k.isUDP() { // the answer to a datagram is reported at the end only
 		now := t.Now()
 		t.reachable.add(one.service(), k.host(), now)
-		if one.choice.CountsInFlight() { // else it may be known late
+		if one.choice.CountsInFlight() { // else it may be reported late
 			one.choice.Took(now-one.since, now)
 		}
 	}
@@ -104,9 +104,8 @@ func (t *Tracker) end(k *flowKey, one *flow, e *flows.Entry) {
 	one.end()
 }
 
-// refuse notes that a reset was the second packet of a connection. Whose that was, the kernel says only if it counts
-// packets. Else each client is believed once in a while only: one that resets what it has opened must not have endpoints
-// ejected that serve others well.
+// refuse notes that a reset was the second packet of a connection. Who sent it, the kernel says only if it counts packets.
+// Else a client is believed once in an interval: one that resets its own connections must not eject endpoints.
 func (t *Tracker) refuse(k *flowKey, one *flow, e *flows.Entry) {
 	if e.Counted() && e.Out.Packets == 0 {
 		return

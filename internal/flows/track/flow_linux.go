@@ -17,8 +17,9 @@ import (
 //	asked, missing -> retrying     the endpoint was silent, and there is another
 //	asked, missing -> patient      the endpoint was silent, and there is no other
 //	patient -> answered
+//	retrying -> asked              the client has sent again, and got another endpoint
 //
-// A flow that ends, and a retrying one whose client sends again, leaves the table.
+// A flow that ends leaves the table.
 type state uint8
 
 const (
@@ -48,7 +49,7 @@ type flow struct {
 	id       uint32  // of conntrack's entry
 	seen     uint32  // the last reading of conntrack's table that had it
 	state    state
-	why      lb.Why // it has its endpoint
+	why      lb.Why // why it has its endpoint
 	replaced bool   // an older UDP flow had the same addresses, and its end event was lost
 }
 
@@ -76,6 +77,11 @@ func (one *flow) backend() netip.AddrPort {
 		return one.failed.last
 	}
 	return one.choice.Backend()
+}
+
+// begin gives the flow an endpoint.
+func (one *flow) begin(choice lb.Choice, now int64) {
+	one.state, one.choice, one.since = asked, choice, now
 }
 
 // answer notes conntrack's entry, which has a reply.
@@ -116,15 +122,15 @@ func (one *flow) service() lb.ID {
 	return one.choice.Service()
 }
 
-// endsUnheard reports whether no policy needs to know what happens to a UDP flow.
-func (one *flow) endsUnheard() bool {
+// isFollowed reports whether a policy needs to know what happens to a UDP flow.
+func (one *flow) isFollowed() bool {
 	logs, _ := one.choice.Policies().Logs()
-	return !logs && !one.choice.CountsInFlight() && !one.choice.ExpectsAnswers()
+	return logs || one.choice.CountsInFlight() || one.choice.ExpectsAnswers()
 }
 
-// isKnownEnough reports whether a connection that was answered is followed no longer: where it does not matter what is
-// in flight the kernel does not say when it ends (nftables.Ask.Events).
-func (one *flow) isKnownEnough(k *flowKey) bool { return k.isTCP() && !one.choice.CountsInFlight() }
+// endsWithAnswer reports whether a connection is followed until it is answered: where it does not matter what is in
+// flight, the kernel does not say when it ends (nftables.Ask.Events).
+func (one *flow) endsWithAnswer(k *flowKey) bool { return k.isTCP() && !one.choice.CountsInFlight() }
 
 // endsBy reports whether the end of an entry is that of a flow, and not of one before that had the same ports.
 func (one *flow) endsBy(e *flows.Entry, k *flowKey) bool {

@@ -99,7 +99,7 @@ func (t *Tracker) probeOne(g *probe, one *flow) {
 	}
 }
 
-// probeLater has a flow probed again after a time, if it is still the one that was.
+// probeLater probes a flow again after a time, if it is still the one that was.
 func (t *Tracker) probeLater(g *probe, change func(*flow)) {
 	t.change(g, func(p *flowPart, one *flow) bool {
 		change(one)

@@ -49,7 +49,7 @@ func (t *Tracker) readLoop() {
 			return
 		case <-t.read:
 		case <-t.lost:
-			if !t.pause(youth) { // until what has ended unheard is old enough
+			if !t.pause(youth) { // until flows are old enough whose end was lost
 				return
 			}
 		case <-time.After(readEvery):
@@ -95,7 +95,7 @@ func (t *Tracker) readEntry(e *flows.Entry, r *reading) {
 	}
 }
 
-// adopt has a flow be known that another process, or the kernel, has chosen for.
+// adopt follows a flow that another process, or the kernel, has chosen for.
 func (t *Tracker) adopt(k *flowKey, e *flows.Entry, turn uint32) {
 	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
 	service, _, ok := t.Balancer.Table().Lookup(asked)
@@ -106,11 +106,12 @@ func (t *Tracker) adopt(k *flowKey, e *flows.Entry, turn uint32) {
 	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !t.Balancer.CountsInFlight(asked) {
 		return
 	}
-	one := flow{choice: t.Balancer.Resume(service.ID, e.Replies), since: t.Now(), seen: turn}
+	one := flow{seen: turn}
+	one.begin(t.Balancer.Resume(service.ID, e.Replies), t.Now())
 	if e.Status&conntrack.SeenReply != 0 {
 		one.answer(e.ID)
 	}
-	if k.isUDP() && one.endsUnheard() {
+	if k.isUDP() && !one.isFollowed() {
 		one.end()
 		return
 	}

@@ -102,8 +102,8 @@ func (t *flowTable) removeLocked(p *flowPart, k *flowKey, one *flow) {
 	t.known.Add(-1)
 }
 
-// put adds a flow that is not in the table, and has it probed. Not enough: there is no room, or its Service or client has
-// its share. Nothing is done if the flow is there.
+// put adds a flow that is not in the table, and schedules a probe. Not enough: there is no room, or its Service or client
+// has its share. Nothing is done if the flow is there.
 func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (done bool, lack lack) {
 	p := t.part(k)
 	service, client := nameOf(one.service()), k.host()
@@ -143,7 +143,7 @@ func (t *flowTable) change(g *probe, how func(p *flowPart, one *flow) (keep bool
 	}
 }
 
-// probeLocked has a flow probed.
+// probeLocked schedules a probe.
 func (t *flowTable) probeLocked(p *flowPart, g *probe) {
 	if p.young.push(g) && t.young.Add(1) == 1 {
 		notify(t.wake)

@@ -117,7 +117,7 @@ func (t *Tracker) closeSockets() (err error) {
 	return err
 }
 
-// Close ends that, and gives back what flows have: the process that follows them next reads the table.
+// Close ends that, and ends all flows: the process that follows them next reads the table.
 func (t *Tracker) Close() error {
 	if t.stop == nil {
 		return nil
@@ -134,7 +134,7 @@ func (t *Tracker) Close() error {
 // they are followed.
 func (t *Tracker) Cannot() error { return t.cannot }
 
-// Read has the table of conntrack read, so that flows are known that began before. It does not wait.
+// Read asks for a reading of conntrack's table, which finds flows that began before. It does not wait.
 func (t *Tracker) Read() { notify(t.read) }
 
 // notify gives a channel with room for one a value, unless it has one.
@@ -167,7 +167,7 @@ func (t *Tracker) Choose(f *lb.Flow) (number uint32, err error) {
 	k := keyOf(f.Frontend.Protocol, netip.AddrPortFrom(f.Client, f.ClientPort), f.Frontend.Addr)
 	one, known := t.take(&k)
 	var before netip.AddrPort
-	if known && one.state != retrying { // it has ended, which was not heard yet, and its ports are used again
+	if known && one.state != retrying { // its end was not reported yet, and its ports are used again
 		before = one.backend()
 		one.end()
 		one = flow{}
@@ -177,11 +177,11 @@ func (t *Tracker) Choose(f *lb.Flow) (number uint32, err error) {
 	if one.failed != nil {
 		of.Tried = &one.failed.tried
 	}
-	if one.choice, err = t.Balancer.Pick(of); err == nil {
-		one.state, one.since = asked, f.Now
+	choice, err := t.Balancer.Pick(of)
+	if one.begin(choice, f.Now); err == nil {
 		number = t.Number(one.backend())
 	}
-	if number == 0 || k.isUDP() && one.endsUnheard() {
+	if number == 0 || k.isUDP() && !one.isFollowed() {
 		one.end()
 		return number, err
 	}
@@ -201,8 +201,8 @@ func (t *Tracker) At(f *lb.Flow) (endpoint netip.AddrPort, ok bool) {
 
 // keep keeps a flow that has an endpoint. One that has no room is not in flight.
 func (t *Tracker) keep(k *flowKey, one *flow) {
-	logs, _ := one.choice.Policies().Logs() // a choice that has ended has none
-	why, service := one.why, one.service()  // not known: it was found in conntrack's table
+	logs, _ := one.choice.Policies().Logs()
+	why, service := one.why, one.service() // a flow that ends has neither; lb.NotKnown: the kernel has chosen
 	if t.cannot != nil {
 		one.end()
 	} else if done, lack := t.put(k, one, &t.Shares); !done {
