@@ -2,7 +2,6 @@ package flows
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -11,8 +10,6 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
-
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // create makes an entry of a flow of UDP, with the port of an address that answers.
 func create(t *testing.T, client uint16, to, answers netip.AddrPort) {
