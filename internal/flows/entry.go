@@ -6,7 +6,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// StateOf returns what the connection or flow of an entry does; empty: it is over, and its entry stays for late packets.
+// StateOf returns what the connection or flow of an entry does; empty: it is over, and its entry stays for late
+// packets.
 func StateOf(e *Entry) look.State {
 	switch e.Protocol {
 	case lb.UDP:

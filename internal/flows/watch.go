@@ -8,12 +8,14 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 )
 
-// Names of conntrack's for who may not import it.
-type (
-	Entry      = conntrack.Entry
-	Count      = conntrack.Count
-	EventStats = conntrack.EventStats
-)
+// Entry is all that is read of an entry.
+type Entry = conntrack.Entry
+
+// Count is what one end has sent, with the headers of IP.
+type Count = conntrack.Count
+
+// EventStats count events.
+type EventStats = conntrack.EventStats
 
 // Watch is the one subscription of a process to conntrack. It listens in the network namespace of the thread that
 // subscribes first, until the last subscription is closed. The zero value is ready.

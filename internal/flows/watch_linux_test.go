@@ -24,9 +24,9 @@ func create(t *testing.T, client uint16, to, answers netip.AddrPort) {
 }
 
 var (
-	web = netip.MustParseAddrPort("10.96.0.1:80")
-	dns = netip.MustParseAddrPort("10.96.0.2:53")
-	pod = netip.MustParseAddrPort("10.244.0.1:8080")
+	web     = netip.MustParseAddrPort("10.96.0.1:80")
+	dns     = netip.MustParseAddrPort("10.96.0.2:53")
+	backend = netip.MustParseAddrPort("10.244.0.1:8080")
 )
 
 // TestWatch: each who has subscribed gets what it wants, and what others want only if it is of the same kind; after
@@ -56,8 +56,8 @@ func TestWatch(t *testing.T) {
 	}
 	round := func() {
 		t.Helper()
-		create(t, 1, dns, pod)
-		create(t, 2, web, pod)
+		create(t, 1, dns, backend)
+		create(t, 2, web, backend)
 		testbed.Check(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	}
 	wants := func(c chan event, want ...event) {
@@ -101,7 +101,7 @@ func TestWatch(t *testing.T) {
 // TestEach: it passes entries of protocols of ours that another end answers than was asked.
 func TestEach(t *testing.T) {
 	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
-	create(t, 1, web, pod)
+	create(t, 1, web, backend)
 	create(t, 2, web, web)
 	begun, seen := 0, []uint16(nil)
 	testbed.Check(t, Each(nil, false, func() { begun++ }, func(e *Entry) { seen = append(seen, e.Src.Port()) }))

@@ -258,8 +258,8 @@ func has(s *lb.Service, addr netip.AddrPort) bool {
 	return slices.ContainsFunc(s.Backends, func(b lb.Backend) bool { return b.Addr == addr })
 }
 
-// of returns whose an entry is, and the path that it is on. It is not ok if the kernel does not forward it for a Service:
-// no translation, or a socket of this node answers where no endpoint is on it.
+// of returns whose an entry is, and the path that it is on. It is not ok if the kernel does not forward it for a
+// Service: no translation, or a socket of this node answers where no endpoint is on it.
 func (f *Flows) of(e *flows.Entry, h *here) (s *lb.Service, path Path, ok bool) {
 	s, at, ok := f.LB.Table().Lookup(lb.Frontend{Protocol: e.Protocol, Addr: e.Dst})
 	if !ok || e.Replies == e.Dst || at.Addr.Addr().IsUnspecified() && !h.local[e.Dst.Addr()] {

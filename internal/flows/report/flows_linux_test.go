@@ -118,6 +118,31 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// TestReadCounts: where a path counts itself, its counts are those of the Service and its endpoints, and what it has
+// forgotten with an endpoint is in the sum. What is open conntrack says.
+func TestReadCounts(t *testing.T) {
+	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
+	f := newFlows(t)
+	f.Accounting = true
+	f.PathOf = func(lb.ID) Path { return Path{Name: "ipvs", Counts: true} }
+	count := func(n uint64) Count {
+		return Count{Total: n, In: flows.Count{Packets: 2 * n, Bytes: 100 * n}, Out: flows.Count{Packets: n, Bytes: 50 * n}}
+	}
+	f.ReadCounts = func(visit func(lb.Frontend, Count, map[netip.AddrPort]Count)) error {
+		visit(lb.Frontend{Protocol: lb.UDP, Addr: asked}, count(5), map[netip.AddrPort]Count{pod: count(3)})
+		visit(lb.Frontend{Protocol: lb.TCP, Addr: asked}, count(9), nil) // no Service
+		return nil
+	}
+	testbed.Check(t, track(1, asked, pod))
+	all := f.Counts()
+	sum, each := count(5), count(3)
+	sum.Open, each.Open, sum.Counted, each.Counted = 1, 1, true, true
+	got := all[lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}]
+	if len(all) != 1 || got.Count != sum || len(got.Endpoints) != 1 || got.Endpoints[pod] != each || got.Chosen {
+		t.Errorf("%+v, want %+v and of the endpoint %+v", got, sum, each)
+	}
+}
+
 // TestEndDrained: at its deadline what is open to a drained endpoint ends, once, and nothing else.
 func TestEndDrained(t *testing.T) {
 	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)

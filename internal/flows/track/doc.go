@@ -20,6 +20,6 @@
 //
 // testdata has scripts: what conntrack says, and the flows after that.
 //
-// Goroutines: one probes flows that were not answered, and one reads conntrack's table. Close joins both. Events come on
-// that of the Watch.
+// Goroutines: one probes flows that were not answered, and one reads conntrack's table. Close joins both. Events come
+// on that of the Watch.
 package track

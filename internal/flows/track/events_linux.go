@@ -70,7 +70,7 @@ func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
 	switch {
 	case ended:
 		t.end(&k, &before, e)
-		if k.protocol == lb.SCTP && from != gone { // else the next INIT from this port would go there without a question
+		if k.protocol == lb.SCTP && from != gone { // else the next INIT from its port would go to this endpoint
 			_, _ = t.entries.Delete(e)
 		}
 	case enough:
@@ -104,8 +104,8 @@ func (t *Tracker) end(k *flowKey, one *flow, e *flows.Entry) {
 	one.end()
 }
 
-// refuse notes that a reset was the second packet of a connection. Who sent it, the kernel says only if it counts packets.
-// Else a client is believed once in an interval: one that resets its own connections must not eject endpoints.
+// refuse notes that a reset was the second packet of a connection. Who sent it, the kernel says only if it counts
+// packets. Else a client is believed once in an interval: one that resets its own connections must not eject endpoints.
 func (t *Tracker) refuse(k *flowKey, one *flow, e *flows.Entry) {
 	if e.Counted() && e.Out.Packets == 0 {
 		return

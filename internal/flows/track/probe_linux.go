@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// firstProbe is how long an endpoint may take to answer, as in user space, and probeEvery how often flows are probed.
+	// firstProbe is how long an endpoint may take to answer, as in user space, and probeEvery how often flows are
+	// probed.
 	firstProbe = int64(250 * time.Millisecond)
 	probeEvery = 50 * time.Millisecond
 
@@ -21,8 +22,8 @@ const (
 	// Service says. Each has twice as long as the one before, as in user space.
 	attempts = 4
 
-	// remembered is how long it is known which endpoints have failed a client that does not send again: it does so after
-	// a second, and after twice as long each time.
+	// remembered is how long it is known which endpoints have failed a client that does not send again: it does so
+	// after a second, and after twice as long each time.
 	remembered = int64(8 * time.Second)
 )
 

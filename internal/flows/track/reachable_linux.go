@@ -10,8 +10,8 @@ import (
 )
 
 // A NetworkPolicy may let an endpoint be silent to some clients only: conntrack does not show who dropped a packet. So
-// silence is an endpoint's failure if its Service has answered the client within reachedFor. Else each client is believed
-// once in an interval, as with resets: a client that is let in nowhere ejects no endpoint that serves others.
+// silence is an endpoint's failure if its Service has answered the client within reachedFor. Else each client is
+// believed once in an interval, as with resets: a client that is let in nowhere ejects no endpoint that serves others.
 
 const (
 	// reachedFor is how long a client is known to reach a Service.

@@ -22,8 +22,9 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // TestScripts runs testdata/*.txt (testbed.RunScript): what conntrack says, and the flows after that. A flow is named
-// by the port of its client, which is another for each thousand, and an endpoint is a, b, c ... Each command prints what
-// it has to say, the flows and what is in flight. What is always true of a flow is checked each time. The commands:
+// by the port of its client, which is another for each thousand, and an endpoint is a, b, c ... Each command prints
+// what it has to say, the flows and what is in flight. What is always true of a flow is checked each time. The
+// commands:
 //
 //	service PROTOCOL ENDPOINT... [POLICY...]
 //	                        begin anew with this Service; policies: lc, answers, attempts=N, eject=N

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// tally is how many flows each Service and each client has: they have shares of the flows that can be known, as they have
-// of descriptors in user space. The zero tally is none. It is for one goroutine.
+// tally is how many flows each Service and each client has: they have shares of the flows that can be known, as they
+// have of descriptors in user space. The zero tally is none. It is for one goroutine.
 type tally struct {
 	services map[lb.Name]int64
 	clients  map[host]int64

@@ -102,8 +102,8 @@ func (t *flowTable) removeLocked(p *flowPart, k *flowKey, one *flow) {
 	t.known.Add(-1)
 }
 
-// put adds a flow that is not in the table, and schedules a probe. Not enough: there is no room, or its Service or client
-// has its share. Nothing is done if the flow is there.
+// put adds a flow that is not in the table, and schedules a probe. Not enough: there is no room, or its Service or
+// client has its share. Nothing is done if the flow is there.
 func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (done bool, lack lack) {
 	p := t.part(k)
 	service, client := nameOf(one.service()), k.host()

@@ -44,8 +44,8 @@ type Selection uint8
 
 // The selections.
 const (
-	// To has the entries whose first packet went to one of some addresses. Others come too at times: the kernel compares
-	// with as many ranges as its filter has room for, and with the last 32 bits of IPv6.
+	// To has the entries whose first packet went to one of some addresses. Others come too at times: the kernel
+	// compares with as many ranges as its filter has room for, and with the last 32 bits of IPv6.
 	To Selection = iota
 
 	Translated // the entries whose destination is translated

@@ -91,7 +91,8 @@ func (q *queues) probe(ctx context.Context, marks uint32) (err error) {
 // tell gives who notes why endpoints are chosen for flows that are logged.
 func (q *queues) tell(to *report.Flows) { q.server.Chose = to.Chose }
 
-// choose gives the balancer that picks endpoints, the events of conntrack, and what one Service and one client may have.
+// choose gives the balancer that picks endpoints, the events of conntrack, and what one Service and one client may
+// have.
 func (q *queues) choose(balancer *lb.Balancer, watch *flows.Watch, of shares.Shares) {
 	q.server.Balancer, q.server.Watch, q.server.Shares = balancer, watch, of
 }
