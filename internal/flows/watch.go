@@ -76,14 +76,19 @@ func (w *Watch) pass(e *conntrack.Event) {
 	}
 }
 
-// Want says which events are to come, in place of those before.
+// Want says which events are to come, in place of those before, which still do after an error.
 func (s *Subscription) Want(want conntrack.Want) error {
 	w := s.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	before := s.want
 	s.want = want
+	if err := w.askLocked(); err != nil {
+		s.want = before // so that others can go on asking
+		return err
+	}
 	s.setKinds(want.Kinds)
-	return w.askLocked()
+	return nil
 }
 
 func (s *Subscription) setKinds(kinds conntrack.Kinds) {

@@ -98,6 +98,35 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestRefusedWant: where the kernel has no room for what one wants, that one has an error, and others go on, and may ask
+// for something else.
+func TestRefusedWant(t *testing.T) {
+	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
+	w := new(Watch)
+	var many []netip.Addr
+	for i := range 64 {
+		many = append(many, netip.AddrFrom4([4]byte{10, 97, byte(i), 1}))
+	}
+	came := make(chan netip.AddrPort, 10)
+	first, err := w.Subscribe(func(e *conntrack.Event) { came <- e.Dst })
+	testbed.Check(t, err)
+	defer first.Close()
+	testbed.Check(t, first.Want(conntrack.Want{Kinds: conntrack.New, Of: conntrack.To, Addrs: []netip.Addr{web.Addr()}}))
+	for i := 0; err == nil; i++ {
+		s, err2 := w.Subscribe(func(*conntrack.Event) {})
+		testbed.Check(t, err2)
+		defer s.Close()
+		if err = s.Want(conntrack.Want{Kinds: conntrack.New, Of: conntrack.To, Addrs: many}); i == 100 {
+			t.Fatal("the kernel has room for 100 filters")
+		}
+	}
+	create(t, 1, web, backend)
+	testbed.Eventually(t, "the first has its event", func() bool { return len(came) == 1 })
+	testbed.Check(t, first.Want(conntrack.Want{Kinds: conntrack.New, Of: conntrack.Any}))
+	create(t, 2, dns, backend)
+	testbed.Eventually(t, "it has others", func() bool { return len(came) == 2 })
+}
+
 // TestEach: it passes entries of protocols of ours that another end answers than was asked.
 func TestEach(t *testing.T) {
 	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
