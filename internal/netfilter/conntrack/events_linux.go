@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
-// eventRoom is how many bytes of events wait at the most. The kernel takes some 1,000 for each.
-const eventRoom = 4 << 20
+// eventRoom is how many bytes of events wait at the most, for all who listen. The kernel takes some 1,000 for each.
+const eventRoom = 8 << 20
 
 // groups are the multicast groups of kinds (enum nfnetlink_groups).
 var groups = [...]struct {
