@@ -9,6 +9,8 @@
 // An entry is deleted by
 //
 //   - Stale: it keeps packets where they do not belong
+//   - DeleteUntranslated: a virtual server of ipvs comes or goes, where entries may not outlast the change
+//   - DeleteRedirected: the rules that redirected its packets were removed by --cleanup
 //   - track.Tracker.fail: the endpoint is silent, and the flow may have another
 //   - track.Tracker.learn: an association of SCTP has ended, whose ports may begin another
 //   - report.Flows.endDrained: the endpoint was drained, and its deadline has come
