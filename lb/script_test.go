@@ -12,15 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// TestScripts runs testdata/*.txt. A script is a sequence of commands, each with
-// its expected output:
-//
-//	command arguments
-//	more lines, if the command takes any
-//	----
-//	expected output, up to an empty line
-//
-// Lines that begin with # between commands are comments. The commands:
+// TestScripts runs testdata/*.txt (testbed.RunScript). The commands:
 //
 //	new [seed=N]                 a new Balancer
 //	table                        make and apply a table of the lines that follow:
@@ -43,39 +35,14 @@ import (
 //	verdicts PROTOCOL ADDR:PORT  print Verdicts
 //	sweep at=DURATION            Sweep
 //	stats                        print Stats
-func TestScripts(t *testing.T) { testbed.Scripts(t, runScript) }
-
-// runScript returns script with the output it gave in place of the output it
-// expected.
-func runScript(t *testing.T, script string) string {
-	var out strings.Builder
-	r := &runner{t: t, balancer: new(Balancer), choices: map[string]Choice{}}
-	line := 1
-	for i, paragraph := range strings.Split(strings.TrimRight(script, "\n"), "\n\n") {
-		if i > 0 {
-			out.WriteString("\n")
-		}
-		for strings.HasPrefix(paragraph, "#") { // before a command, too
-			comment, rest, _ := strings.Cut(paragraph, "\n")
-			out.WriteString(comment + "\n")
-			paragraph, line = rest, line+1
-		}
-		if paragraph == "" {
-			line++
-			continue
-		}
-		command, _, ok := strings.Cut(paragraph, "\n----")
-		if !ok {
-			t.Fatalf("line %d: command without ----", line)
-		}
-		r.line = line
-		out.WriteString(command + "\n----\n")
-		if result := strings.TrimRight(r.run(strings.Split(command, "\n")), "\n"); result != "" {
-			out.WriteString(result + "\n")
-		}
-		line += strings.Count(paragraph, "\n") + 2
-	}
-	return out.String()
+func TestScripts(t *testing.T) {
+	testbed.Scripts(t, func(t *testing.T, script string) string {
+		r := &runner{t: t, balancer: new(Balancer), choices: map[string]Choice{}}
+		return testbed.RunScript(t, script, func(line int, command []string) string {
+			r.line = line
+			return r.run(command)
+		})
+	})
 }
 
 type runner struct {

@@ -35,5 +35,5 @@
 // NFTables needs Linux 5.13 with nf_tables (nat, redirect, reject, ct, fib), nf_conntrack_netlink,
 // CAP_NET_ADMIN and CAP_NET_RAW. IPTables needs Linux with iptables 1.8 of either backend, xt_conntrack, xt_comment,
 // xt_addrtype, xt_set or xt_multiport, REDIRECT or DNAT, REJECT, nf_conntrack_netlink,
-// CAP_NET_ADMIN and CAP_NET_RAW; before Linux 6.6 also conntrack.DisableEarlyDemux.
+// CAP_NET_ADMIN and CAP_NET_RAW; before Linux 6.6 also sysctl.DisableEarlyDemux.
 package redirect

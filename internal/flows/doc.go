@@ -1,4 +1,19 @@
-// Package flows has what conntrack says of flows, and deletes the entries that keep packets where they do not belong.
+// Package flows knows what the kernel forwards. It is the only room that talks to conntrack, the kernel's table of
+// connections.
+//
+//	          events  ┌──> track.Tracker: path queue: the state of each flow, what is in flight
+//	conntrack ─> Watch┤
+//	   │              └──> report.Flows: access log, counts
+//	   └─ entries ─> Each ─> both
+//
+// An entry is deleted by
+//
+//   - Stale: it keeps packets where they do not belong
+//   - DeleteUntranslated: a virtual server of ipvs comes or goes, where entries may not outlast the change
+//   - DeleteRedirected: the rules that redirected its packets were removed by --cleanup
+//   - track.Tracker.fail: the endpoint is silent, and the flow may have another
+//   - track.Tracker.learn: an association of SCTP has ended, whose ports may begin another
+//   - report.Flows.endDrained: the endpoint was drained, and its deadline has come
 //
 // Netfilter looks at rules only for the first packet of a flow. After that conntrack's entry says where the packets go,
 // so that an entry outlives the rules, the socket or the endpoint that it leads to. A writer of rules says for each
@@ -9,4 +24,10 @@
 //
 // What an earlier process, which has crashed, sent to frontends that no Service has any more is left to conntrack's
 // timeouts, as with kube-proxy.
+//
+// The state of a flow changes in the methods of package track's flow (track/flow_linux.go). What an entry says of its
+// connection is here (entry.go): StateOf, EndOf.
+//
+// To inspect: "conntrack -L -d ADDRESS" and "conntrack -E" show what the kernel says, "sluice connections" what this
+// package makes of it, and the scripts in track/testdata what becomes of a flow.
 package flows

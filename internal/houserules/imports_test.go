@@ -63,6 +63,9 @@ var (
 		"internal/flows", "internal/lists"})
 )
 
+// talks is what talks to conntrack: only internal/flows does.
+const talks = "internal/netfilter/conntrack"
+
 const dataPath = "it must not know how traffic got here, how a backend is chosen, or the other protocols"
 
 // layers is the table of import directions.
@@ -102,8 +105,13 @@ var layers = []layer{
 		why: "it is what everything that writes rules has in common: it knows frontends, and none of those rules",
 	},
 	{
-		dir: "internal/flows", ours: []string{"lb", "internal/netfilter"}, theirs: []string{"go.uber.org/zap"}, never: outside,
-		why: "it knows what conntrack says of flows, and nothing of the rules that began them",
+		dir: "internal/netfilter/conntrack", ours: []string{"lb", "internal/netfilter"}, theirs: kernel, never: outside,
+		why: "it talks to the kernel about connections, for package flows alone",
+	},
+	{
+		dir: "internal/flows", ours: []string{"lb", "internal/look", "internal/shares", "internal/netfilter", talks}, never: outside,
+		theirs: []string{"go.uber.org/zap"},
+		why:    "what the kernel forwards is one room: one subscription, one reader, and all who delete entries",
 	},
 	{
 		dir: "redirect", ours: []string{"lb", "internal/netfilter", "internal/flows"}, theirs: kernel, never: outside,
@@ -111,7 +119,7 @@ var layers = []layer{
 	},
 	{
 		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter", "internal/flows", "internal/shares"}, never: outside,
-		tests:  []string{"kernelmodes/lab"},
+		tests:  []string{"kernelmodes/lab", talks},
 		theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}),
 		why:    "it forwards in the kernel and must know no sockets of the proxy",
 	},
@@ -180,6 +188,7 @@ func TestImportsCanFail(t *testing.T) {
 		found        int // an import of k8s.io is one, and to have it below is another
 	}{
 		{"lb", "time", 1}, {"affinity", module + "/lb", 1}, {"tcp", module + "/redirect", 1}, {"attic", "fmt", 1},
+		{"cmd/sluice", module + "/" + talks, 1}, {"internal/flows/track", module + "/" + talks, 0},
 		{"internal/testbed", module + "/lb", 1}, {"redirect", "k8s.io/api/core/v1", 2},
 		{"lb", "net/netip", 0}, {"lb", module + "/affinity", 0}, {"cmd/sluice", "k8s.io/api/core/v1", 0},
 	} {

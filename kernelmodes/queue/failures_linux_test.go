@@ -196,7 +196,7 @@ func TestClientResets(t *testing.T) {
 			from := netip.AddrPortFrom(n.Client.Addr4, first+i)
 			n.send(raw, from, to, syn, 0)
 			testbed.Eventually(t, "it has an entry", func() bool {
-				_, there, err := n.following.entries.Find(lb.TCP, from, to)
+				_, there, err := n.entries.Find(lb.TCP, from, to)
 				testbed.Check(t, err)
 				return there
 			})

@@ -143,8 +143,7 @@ func TestFewEvents(t *testing.T) {
 			if !n.Verify() {
 				t.Error("Verify finds something out of place")
 			}
-			testbed.Check(t, n.following.events.Everything())
-			before := n.Stats().Flows.Events
+			before := n.Watch.Stats().Handled
 			all := n.open(&s, 9)
 			testbed.Eventually(t, "each answer is heard of", func() bool { return n.Stats().Flows.Answered == 9 })
 			for _, c := range all[:3] {
@@ -152,10 +151,9 @@ func TestFewEvents(t *testing.T) {
 			}
 			testbed.Eventually(t, "three have ended", func() bool { return n.inState(v6, conntrack.TCPTimeWait) == 3 })
 			n.awaits(&s, 0, 0, 0)
-			if got := n.Stats().Flows; got.Events-before != 9 || got.Known != 0 {
-				t.Errorf("%+v, want nine events more than %d, and none known", got, before)
+			if events := n.Watch.Stats().Handled - before; events != 9 || n.Stats().Flows.Known != 0 {
+				t.Errorf("%d events, want nine, and none known of %+v", events, n.Stats().Flows)
 			}
-			testbed.Check(t, n.following.events.All())
 
 			s.Policies = &lb.Policies{Scheduler: "lc"}
 			n.Sync(s)
@@ -175,7 +173,7 @@ func TestFewEvents(t *testing.T) {
 
 // inState returns how many connections are in a state.
 func (n *node) inState(v6 bool, state conntrack.State) (count int) {
-	testbed.Check(n.T, n.following.entries.Entries(v6, nil, func(e *conntrack.Entry) {
+	testbed.Check(n.T, n.entries.Entries(v6, nil, func(e *conntrack.Entry) {
 		if e.State == state {
 			count++
 		}

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/flows/track"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
@@ -28,17 +31,16 @@ func newServer(marks uint32) *Server {
 	if err != nil {
 		panic(err)
 	}
-	return &Server{
-		Balancer: new(lb.Balancer), Ask: ask, Now: func() int64 { return int64(time.Since(epoch)) },
-		Shares:  shares.Shares{Service: 80, Client: 90},
-		Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
-	}
+	return &Server{Ask: ask, Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
+		Tracker: track.Tracker{Balancer: new(lb.Balancer), Watch: new(flows.Watch),
+			Now: func() int64 { return int64(time.Since(epoch)) }, Shares: shares.Shares{Service: 80, Client: 90}}}
 }
 
 // node is a host that forwards as a server says.
 type node struct {
 	*lab.Lab
 	*Server
+	entries *conntrack.Conn
 }
 
 func newNode(t *testing.T, cfg testbed.Config) *node {
@@ -53,6 +55,8 @@ func newNodeOf(t *testing.T, cfg testbed.Config, marks uint32, took func(int, ti
 	n.Lab = lab.New(t, cfg, func(family int) lab.Engine { return engine{n.Server, n.Server.Engines[family]} })
 	n.Node.DoT(t, func() error { n.Server = newServer(marks); return nil })
 	n.took = took
+	n.Node.DoT(t, func() (err error) { n.entries, err = conntrack.Open(); return err })
+	t.Cleanup(n.entries.Close)
 	n.Node.DoT(t, n.Start)
 	t.Cleanup(func() { _ = n.Close() })
 	return n

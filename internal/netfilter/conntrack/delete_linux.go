@@ -52,8 +52,8 @@ func deleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrP
 // costs less than several that name few. Measured on Linux 6.18: a bucket of the table takes
 // 37 ns, an entry that is passed by 5 times as much, and one that is named 65 times.
 func oneWalk(walks int) bool {
-	entries, err := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_count")
-	buckets, err2 := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_buckets")
+	entries, err := netfilter.ReadNumber(sysctlDir + "/nf_conntrack_count")
+	buckets, err2 := netfilter.ReadNumber(sysctlDir + "/nf_conntrack_buckets")
 	if err != nil || err2 != nil {
 		return walks > 8 // as many as cost less with a small table that is full
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+var check = testbed.Check
+
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // TestDeleteFlows: what a filter is asked about are the flows of a protocol with one of the ports,

@@ -6,10 +6,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Entries calls visit for each entry of a family, and begin before the first, also when it starts anew since the kernel
-// had to. visit must not keep the entry. On other systems than Linux the error is errors.ErrUnsupported.
-func Entries(ipv6 bool, begin func(), visit func(*Entry)) error { return entries(ipv6, begin, visit) }
-
 // Timeouts are how long entries live without a packet, by their state. The zero value knows none.
 type Timeouts struct {
 	tcp            [TCPSynSent2 + 1]time.Duration

@@ -19,12 +19,8 @@ import (
 // ctaProtoInfoState is CTA_PROTOINFO_TCP_STATE and CTA_PROTOINFO_SCTP_STATE (linux/netfilter/nfnetlink_conntrack.h).
 const ctaProtoInfoState = 1
 
-func entries(ipv6 bool, begin func(), visit func(*Entry)) error {
-	return new(Conn).Entries(ipv6, begin, visit)
-}
-
 // Conn is a socket for what is asked about entries again and again, in the network namespace of the thread that opened
-// it. Any goroutine may use it.
+// it. Any goroutine may use it. The zero value opens one for each question, in that of the calling thread.
 type Conn struct{ nfnl.Conn }
 
 // Open opens the socket.
@@ -72,7 +68,8 @@ func tuple(protocol lb.Protocol, src, dst netip.AddrPort) []byte {
 	return nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nfnl.AttrNested(b, nl.CTA_TUPLE_PROTO, proto))
 }
 
-// Entries is the function of that name on the socket.
+// Entries calls visit for each entry of a family, and begin before the first, also when it starts anew since the kernel
+// had to. visit must not keep the entry. begin may be nil.
 func (c *Conn) Entries(ipv6 bool, begin func(), visit func(*Entry)) error {
 	e := new(Entry)
 	const get = nl.IPCTNL_MSG_CT_GET

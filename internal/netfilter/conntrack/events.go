@@ -21,6 +21,9 @@ const (
 	Lost
 )
 
+// Have reports whether events of a kind are of these kinds.
+func (k Kinds) Have(kind Kinds) bool { return k&kind != 0 || kind == Update && k&Turn != 0 }
+
 // Event says what has become of an entry. Counts and times come with Destroy only. A connection that is refused is
 // Destroy at once, in state TCPClose and without SeenReply: where a reset is all the answer the kernel has no use for
 // the entry.
@@ -28,6 +31,26 @@ type Event struct {
 	Kind Kinds // one
 	Entry
 }
+
+// Want says which events are wanted: of some kinds, and of some entries. The zero value wants none.
+type Want struct {
+	Kinds Kinds
+	Of    Selection
+	Addrs []netip.Addr // with To
+}
+
+// Selection says of which entries events are wanted.
+type Selection uint8
+
+// The selections.
+const (
+	// To has the entries whose first packet went to one of some addresses. Others come too at times: the kernel
+	// compares with as many ranges as its filter has room for, and with the last 32 bits of IPv6.
+	To Selection = iota
+
+	Translated // the entries whose destination is translated
+	Any        // all entries
+)
 
 // Events passes on what becomes of the entries of Services. Make it by Listen.
 type Events struct{ events }
@@ -40,29 +63,21 @@ type EventStats struct {
 	Lost uint64
 }
 
-// Listen calls handle, on a goroutine of its own, for events of some kinds in the network namespace of the calling
-// thread, until Close. handle must not keep the event, and should not wait: what the kernel has to say meanwhile has a
-// bounded buffer. Nothing comes before Only, All or Everything. On other systems than Linux the error is
-// errors.ErrUnsupported.
+// Listen calls handle, on a goroutine of its own, for events in the network namespace of the calling thread, until
+// Close. handle must not keep the event, and should not wait: what the kernel has to say meanwhile has a bounded
+// buffer. Nothing comes before Want. On other systems than Linux the error is errors.ErrUnsupported.
 //
 // The kernel has events of those entries only that were made while anyone listened, if
 // net.netfilter.nf_conntrack_events is 2, as it is from Linux 5.19 on.
-func Listen(kinds Kinds, handle func(*Event)) (*Events, error) {
+func Listen(handle func(*Event)) (*Events, error) {
 	e := new(Events)
-	return e, e.listen(kinds, handle)
+	return e, e.listen(handle)
 }
 
-// Only has those events come whose first packet went to one of some addresses, and now and then others: the kernel
-// compares with as many ranges as its filter has room for, and with the last 32 bits of IPv6.
-func (e *Events) Only(addrs []netip.Addr) error { return e.only(addrs) }
+// Want asks the kernel for the events that any of some wants has, in place of those before.
+func (e *Events) Want(wants ...Want) error { return e.want(wants) }
 
-// All has the events come of all entries whose destination is translated.
-func (e *Events) All() error { return e.all() }
-
-// Everything has the events come of all entries.
-func (e *Events) Everything() error { return e.everything() }
-
-// Stats returns the counters.
+// Stats returns the counters, also after Close.
 func (e *Events) Stats() EventStats { return e.stats() }
 
 // Close ends the goroutine and waits for it. handle is not called afterwards.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,35 +16,37 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
-// eventRoom is how many bytes of events wait at the most. The kernel takes some 1,000 for each.
-const eventRoom = 4 << 20
+// eventRoom is how many bytes of events wait at the most, for all who listen. The kernel takes some 1,000 for each.
+const eventRoom = 8 << 20
 
-// groups are the multicast groups of the kinds (enum nfnetlink_groups).
-var groups = map[Kinds]int{New: 1, Update: 2, Turn: 2, Destroy: 3}
+// groups are the multicast groups of kinds (enum nfnetlink_groups).
+var groups = [...]struct {
+	kinds  Kinds
+	number int
+}{{New, 1}, {Update | Turn, 2}, {Destroy, 3}}
 
 // memInfoDrops is SK_MEMINFO_DROPS of linux/sock_diag.h.
 const memInfoDrops = 8
 
 type events struct {
 	file    *os.File
-	kinds   Kinds
 	handled atomic.Uint64
 	ended   chan struct{}
 
-	mu     sync.Mutex // guards closed
+	mu     sync.Mutex // guards the following
+	joined [len(groups)]bool
 	closed EventStats
 }
 
-func (e *events) listen(kinds Kinds, handle func(*Event)) error {
+func (e *events) listen(handle func(*Event)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	e.file, e.ended = os.NewFile(uintptr(fd), "conntrack events"), make(chan struct{})
-	e.kinds = kinds
-	err = errors.Join(e.only(nil), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventRoom),
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventRoom),
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	if err = errors.Join(err, e.join()); err != nil {
+	if err != nil {
 		_ = e.file.Close()
 		return fmt.Errorf("subscribe to conntrack: %w", err)
 	}
@@ -53,33 +54,43 @@ func (e *events) listen(kinds Kinds, handle func(*Event)) error {
 	return nil
 }
 
-// join joins the groups of its kinds.
-func (e *events) join() error {
-	return e.control(func(fd int) (err error) {
-		for kind, group := range groups {
-			if e.kinds&kind != 0 {
-				err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
-			}
+func (e *events) want(wants []Want) error {
+	kinds := Kinds(0)
+	for _, w := range wants {
+		kinds |= w.Kinds
+	}
+	filter := anyOf(wants)
+	program := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.control(func(fd int) error {
+		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program)
+		if err != nil {
+			return err
 		}
-		return err
+		return e.joinLocked(fd, kinds)
 	})
+	if err != nil {
+		return fmt.Errorf("subscribe to conntrack: %w", err)
+	}
+	return nil
 }
 
-func (e *events) only(addrs []netip.Addr) error { return e.filter(destinations(addrs)) }
-
-func (e *events) all() error { return e.filter(translated()) }
-
-func (e *events) everything() error { return e.filter([]unix.SockFilter{pass}) }
-
-// filter has the kernel pass what is of the kinds and passes a filter.
-func (e *events) filter(filter []unix.SockFilter) error {
-	if e.kinds&(Update|Turn) == Turn {
-		filter = append(turns(), filter...)
+// joinLocked joins the groups of some kinds, and leaves the others. The kernel counts who joins a group, also if it is
+// in the group already.
+func (e *events) joinLocked(fd int, kinds Kinds) (err error) {
+	for i, g := range &groups {
+		option, wanted := unix.NETLINK_ADD_MEMBERSHIP, kinds&g.kinds != 0
+		if wanted == e.joined[i] {
+			continue
+		}
+		if !wanted {
+			option = unix.NETLINK_DROP_MEMBERSHIP
+		}
+		err2 := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, g.number)
+		e.joined[i], err = wanted == (err2 == nil), errors.Join(err, err2)
 	}
-	program := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	return e.control(func(fd int) error {
-		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program)
-	})
+	return err
 }
 
 // control calls f with the socket, unless it is closed.
@@ -110,9 +121,8 @@ func (e *events) serve(handle func(*Event)) {
 		n, err := e.file.Read(buffer)
 		switch {
 		case errors.Is(err, syscall.ENOBUFS): // some are lost, which the kernel counts
-			if *event = (Event{Kind: Lost}); e.kinds&Lost != 0 {
-				handle(event)
-			}
+			*event = Event{Kind: Lost}
+			handle(event)
 		case err != nil:
 			return
 		case event.parse(buffer[:n], attrs):

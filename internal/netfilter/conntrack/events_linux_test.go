@@ -21,15 +21,15 @@ import (
 )
 
 // listen returns what comes on a host. The test ends when more comes than has room.
-func listen(t *testing.T, h *testbed.Host, kinds Kinds, addrs ...netip.Addr) (*Events, <-chan Event) {
+func listen(t *testing.T, h *testbed.Host, wants ...Want) (*Events, <-chan Event) {
 	t.Helper()
 	c := make(chan Event, 10000)
 	var e *Events
 	h.DoT(t, func() (err error) {
-		e, err = Listen(kinds, func(e *Event) { c <- *e })
+		e, err = Listen(func(e *Event) { c <- *e })
 		return err
 	})
-	check(t, e.Only(addrs))
+	check(t, e.Want(wants...))
 	t.Cleanup(func() { _ = e.Close() })
 	return e, c
 }
@@ -69,7 +69,7 @@ func TestEvents(t *testing.T) {
 		}
 		check(t, tb.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
 		check(t, tb.Node.Sysctl("net.netfilter.nf_conntrack_timestamp", "1"))
-		_, c := listen(t, tb.Node, New|Update|Destroy, service)
+		_, c := listen(t, tb.Node, Want{New | Update | Destroy, To, []netip.Addr{service}})
 
 		begun := time.Now()
 		direct, err := tb.Client.Dial(t.Context(), "tcp", netip.AddrPortFrom(pod, 8080).String()) // not seen
@@ -112,8 +112,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestOnly: what goes to the addresses comes, and of others only what is between them where they are too many.
-func TestOnly(t *testing.T) {
+// TestAddresses: what goes to the addresses comes, and of others only what is between them where they are too many.
+func TestAddresses(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
 	const many = 1000
 	for _, ipv6 := range []bool{false, true} {
@@ -123,14 +123,14 @@ func TestOnly(t *testing.T) {
 			a, _ := netip.AddrFromSlice(base)
 			return a
 		}
-		e, c := listen(t, h, New)
+		e, c := listen(t, h)
 		end := addr(1<<16 - 1)
 		for _, count := range []int{0, 1, 2, 3, maxRanges, 5 * maxRanges} {
 			wanted := []netip.Addr{end}
 			for _, i := range rand.Perm(many)[:count] {
 				wanted = append(wanted, addr(i))
 			}
-			check(t, e.Only(wanted))
+			check(t, e.Want(Want{Kinds: Turn | Destroy, Of: Translated}, Want{New, To, wanted}))
 			h.DoT(t, func() error {
 				for i := range many {
 					if err := createUDP(addr(i), 1000); err != nil {
@@ -168,13 +168,15 @@ func TestLost(t *testing.T) {
 	goOn, handled := make(chan struct{}), make(chan Event, 1<<16)
 	var e *Events
 	h.DoT(t, func() (err error) {
-		e, err = Listen(New, func(e *Event) {
+		e, err = Listen(func(e *Event) {
 			<-goOn
-			handled <- *e
+			if e.Kind != Lost {
+				handled <- *e
+			}
 		})
 		return err
 	})
-	check(t, e.Only([]netip.Addr{to}))
+	check(t, e.Want(Want{New, To, []netip.Addr{to}}))
 	created := uint64(0)
 	h.DoT(t, func() error {
 		for e.Stats().Lost == 0 && created < 60000 {

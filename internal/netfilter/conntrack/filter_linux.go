@@ -25,7 +25,64 @@ const (
 	dst6At   = 52 + 12 // the last 32 bits
 )
 
-// destinations returns a filter of sockets that passes events of entries whose first packet went to one of some
+// anyOf returns a filter of sockets that passes what any of some wants has.
+func anyOf(wants []Want) (filter []unix.SockFilter) {
+	for _, w := range wants {
+		f := w.filter()
+		for i := range filter { // what it would drop is shown to the next
+			if filter[i] == drop {
+				filter[i] = unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(filter) - i - 1)}
+			}
+		}
+		filter = append(filter, f...)
+	}
+	return append(filter, drop) // if there are none
+}
+
+// filter returns a filter that passes what is wanted.
+func (w *Want) filter() []unix.SockFilter {
+	kinds := w.Kinds.filter()
+	switch {
+	case w.Kinds&^Lost == 0:
+		return []unix.SockFilter{drop}
+	case w.Of == Any:
+		return append(kinds, pass)
+	case w.Of == Translated:
+		return append(kinds, translated()...)
+	}
+	return append(kinds, destinations(w.Addrs)...)
+}
+
+// filter returns instructions that drop what is not of the kinds, and go on with the next ones else. The groups tell
+// New from Update.
+func (k Kinds) filter() []unix.SockFilter {
+	isDestroy := func(yes, no uint8) []unix.SockFilter {
+		return []unix.SockFilter{
+			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: kindAt()},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: yes, Jf: no, K: nl.IPCTNL_MSG_CT_DELETE},
+			drop,
+		}
+	}
+	switch {
+	case k&(Update|Turn) == Turn:
+		return turns()
+	case k&(New|Update) == 0:
+		return isDestroy(1, 0)
+	case k&Destroy == 0:
+		return isDestroy(0, 1)
+	}
+	return nil
+}
+
+// kindAt returns where the low byte of nlmsg_type is, in the order of the host.
+func kindAt() uint32 {
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		return 5
+	}
+	return 4
+}
+
+// destinations returns a filter that passes events of entries whose first packet went to one of some
 // addresses.
 func destinations(addrs []netip.Addr) []unix.SockFilter {
 	var ipv4, ipv6 []uint32
@@ -80,14 +137,10 @@ func translated() []unix.SockFilter {
 // turns returns instructions that drop what is not of kind Turn, and of Destroy what a Turn has said, and go on with
 // the next ones else.
 func turns() []unix.SockFilter {
-	kindAt := 4 // the low byte of nlmsg_type, in the order of the host
-	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
-		kindAt++
-	}
 	update := updates()
 	destroy := append(destroys(), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(update))})
 	f := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: uint32(kindAt)},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: kindAt()},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: uint8(len(destroy)), K: nl.IPCTNL_MSG_CT_DELETE},
 	}
 	return slices.Concat(f, destroy, update)

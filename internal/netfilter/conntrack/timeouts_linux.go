@@ -8,6 +8,9 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
+// sysctlDir is where the kernel shows its settings of conntrack.
+const sysctlDir = "/proc/sys/net/netfilter"
+
 // The settings that say how long entries live, by state.
 var (
 	tcpTimeouts = [...]string{TCPSynSent: "syn_sent", TCPSynRecv: "syn_recv", TCPEstablished: "established",
@@ -20,7 +23,7 @@ var (
 
 func (t *Timeouts) read() (err error) {
 	read := func(to *time.Duration, name string) {
-		n, err2 := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_" + name)
+		n, err2 := netfilter.ReadNumber(sysctlDir + "/nf_conntrack_" + name)
 		if err2 != nil {
 			err = errors.Join(err, fmt.Errorf("read timeout %s of conntrack: %w", name, err2))
 		}

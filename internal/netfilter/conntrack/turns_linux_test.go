@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestTurns(t *testing.T) {
 	tb := testbed.NewT(t, testbed.Config{Pods: 1})
 	for _, ipv6 := range []bool{false, true} {
 		service, pod := translating(t, tb, ipv6)
-		e, c := listen(t, tb.Node, Turn|Destroy)
+		e, c := listen(t, tb.Node)
 		at := func(port uint16) string { return netip.AddrPortFrom(service, port).String() }
 		wants := func(kind Kinds, protocol lb.Protocol, state State) {
 			t.Helper()
@@ -55,8 +56,8 @@ func TestTurns(t *testing.T) {
 			family := map[bool]string{false: "ipv4", true: "ipv6"}[ipv6]
 			tb.Node.Run(t, "conntrack", "-D", "-p", protocol, "-f", family, "--orig-dst", service.String())
 		}
-		for _, filter := range []func() error{e.All, func() error { return e.Only([]netip.Addr{service}) }} {
-			check(t, filter())
+		for _, want := range []Want{{Kinds: Turn | Destroy, Of: Translated}, {Turn | Destroy, To, []netip.Addr{service}}} {
+			check(t, e.Want(want))
 			if got := tb.Client.Ask("tcp", netip.AddrPortFrom(pod, 1).String(), testbed.Patience); got != testbed.Refused {
 				t.Errorf("without translation: %s", got)
 			}
@@ -86,6 +87,65 @@ func TestTurns(t *testing.T) {
 			wants(Destroy, lb.UDP, 0)
 		}
 		check(t, e.Close())
+	}
+}
+
+// TestWants: of several wants each has what it has alone, in any order, and nothing comes that none has.
+func TestWants(t *testing.T) {
+	tb := testbed.NewT(t, testbed.Config{Pods: 1})
+	service, pod := translating(t, tb, false)
+	turns := Want{Kinds: Turn | Destroy, Of: Translated}
+	ends := Want{Destroy, To, []netip.Addr{pod}}
+	e, c := listen(t, tb.Node)
+	talk := func(to netip.Addr, port uint16) {
+		t.Helper()
+		conn, err := tb.Client.Dial(t.Context(), "tcp", netip.AddrPortFrom(to, port).String())
+		check(t, err)
+		check(t, conn.(*net.TCPConn).CloseWrite())
+		_, err = io.ReadAll(conn)
+		check(t, err)
+		check(t, conn.Close())
+	}
+	forget := func() {
+		t.Helper()
+		testbed.Eventually(t, "the connection has ended", func() bool {
+			return strings.Contains(tb.Node.Run(t, "conntrack", "-L", "-p", "tcp"), "TIME_WAIT")
+		})
+		tb.Node.Run(t, "conntrack", "-D", "-p", "tcp")
+	}
+	for name, test := range map[string]struct {
+		wants []Want
+		want  string // kind and port, as they come
+	}{
+		"none":   {nil, ""},
+		"one":    {[]Want{turns}, "update 80, update 80, "},
+		"other":  {[]Want{ends}, "destroy 8080, "},
+		"both":   {[]Want{turns, ends}, "update 80, update 80, destroy 8080, "},
+		"turned": {[]Want{ends, {}, turns}, "update 80, update 80, destroy 8080, "},
+		"all":    {[]Want{turns, ends, {Kinds: Destroy, Of: Any}}, "update 80, update 80, destroy 80, destroy 8080, "},
+	} {
+		check(t, e.Want(test.wants...))
+		talk(service, 80)
+		forget()
+		talk(pod, 8080)
+		forget()
+		check(t, e.Want(Want{Kinds: New, Of: Any}))
+		tb.Client.Ask("udp", netip.AddrPortFrom(service, 80).String(), testbed.Patience)
+		got := ""
+		for last := (Event{}); last.Kind != New; {
+			select {
+			case last = <-c:
+			case <-time.After(testbed.Patience):
+				t.Fatalf("%s: the last event does not come", name)
+			}
+			if kind := map[Kinds]string{Update: "update", Destroy: "destroy"}[last.Kind]; kind != "" {
+				got += fmt.Sprintf("%s %d, ", kind, last.Dst.Port())
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+		tb.Node.Run(t, "conntrack", "-D", "-p", "udp")
 	}
 }
 

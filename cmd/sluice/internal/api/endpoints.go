@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -41,7 +41,7 @@ func (s *Sources) Endpoints(of ID, limit int) (out []Endpoint) {
 
 // endpoint says what there is of one endpoint, by its position in the statistics. counted is what the kernel has
 // counted of the service port; nil: nothing.
-func (s *Sources) endpoint(v *lb.View, at int, counted *kernelflows.Counted) Endpoint {
+func (s *Sources) endpoint(v *lb.View, at int, counted *report.Counted) Endpoint {
 	n := &v.Stats.Backends[at]
 	e := Endpoint{Service: idOf(v.Stats.ID), Address: n.Addr.String(), Eligible: n.Eligible, Weight: 1,
 		Counted: countedOf(n.Counts, n.InFlight), State: Gone, Reason: "no endpoint of the Service any more"}

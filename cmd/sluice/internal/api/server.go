@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -36,7 +36,7 @@ type Sources struct {
 	Settings []Setting
 	Status   func() Status
 	History  *history.Recorder
-	Kernel   func() kernelflows.Counts // nil: the kernel forwards nothing
+	Kernel   func() report.Counts // nil: the kernel forwards nothing
 }
 
 // resources are what there is at /v1/NAME, with the parameters that each takes and an answer.

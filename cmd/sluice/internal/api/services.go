@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,14 +25,14 @@ func (s *Sources) services(q url.Values) (any, error) {
 }
 
 // counts returns what is counted of what the kernel forwards.
-func (s *Sources) counts() kernelflows.Counts {
+func (s *Sources) counts() report.Counts {
 	if s.Kernel == nil {
 		return nil
 	}
 	return s.Kernel()
 }
 
-func inKernel(n *kernelflows.Count, chosen bool) *InKernel {
+func inKernel(n *report.Count, chosen bool) *InKernel {
 	k := &InKernel{Open: n.Open, Chosen: chosen}
 	if n.Counted {
 		total, in, out := n.Total, n.In.Bytes, n.Out.Bytes

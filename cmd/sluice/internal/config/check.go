@@ -21,7 +21,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -316,7 +316,7 @@ func (s *settings) checkKernel() {
 		k.SyncPeriod, k.MinSyncPeriod = d.IPVS.SyncPeriod.Duration, d.IPVS.MinSyncPeriod.Duration
 	}
 	c := &d.Conntrack
-	k.Conntrack = conntrack.Settings{Accounting: k.Conntrack.Accounting, MaxPerCore: *c.MaxPerCore, Min: *c.Min,
+	k.Conntrack = sysctl.Conntrack{Accounting: k.Conntrack.Accounting, MaxPerCore: *c.MaxPerCore, Min: *c.Min,
 		BeLiberal:      c.TCPBeLiberal,
 		TCPEstablished: c.TCPEstablishedTimeout.Duration, TCPCloseWait: c.TCPCloseWaitTimeout.Duration,
 		UDP: c.UDPTimeout.Duration, UDPStream: c.UDPStreamTimeout.Duration}

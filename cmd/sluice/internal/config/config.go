@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -123,7 +123,7 @@ type Kernel struct {
 	SyncPeriod    time.Duration  // how often rules are verified, at least 100 ms: that of the mode
 	MinSyncPeriod time.Duration  // shortest time between two writes of rules, at most SyncPeriod: that of the mode
 	ExcludeCIDRs  []netip.Prefix // IPVS virtual servers in these belong to another program
-	Conntrack     conntrack.Settings
+	Conntrack     sysctl.Conntrack
 
 	// RulesLifetime is how long rules match after the end of the process that has written them, whatever ended it, in
 	// whole seconds; 0: until they are removed.

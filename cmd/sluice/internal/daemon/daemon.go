@@ -22,15 +22,16 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/outliers"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/netfilter"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 )
@@ -85,7 +86,8 @@ type daemon struct {
 	watchdog   watchdog
 	outliers   *outliers.Watcher
 	checks     *checks.Checker
-	kernel     *kernelflows.Flows
+	watch      flows.Watch
+	kernel     *report.Flows
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -222,7 +224,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.data, err = openDataPath(c, d.Log); err != nil {
 		return err
 	}
-	d.steering.queues.choose(d.data.lb, sharesOf(&c.DataPath))
+	d.steering.queues.choose(d.data.lb, &d.watch, sharesOf(&c.DataPath))
 	d.control = &control{config: c, log: d.Log, wrong: &d.wrong}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
@@ -255,17 +257,14 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	d.data.lb.OnNeed = d.reports.need
 	d.checks = checks.New(d.data.lb, d.data.budget.Limit)
-	d.kernel = kernelflows.New(kernelflows.Config{LB: d.data.lb, Choice: d.agent.Choice, Now: eventloop.Now,
-		Uses:  func(p agent.Path) bool { return d.agent.Status().Paths[p] > 0 },
-		Local: d.addresses.Get, Add: d.data.access.Add, Sample: c.AccessLog.Sample, Log: d.Log,
-		Accounting: c.Kernel.Conntrack.Accounting})
+	d.kernel = d.newFlows()
 	d.agent.Forwarding = d.kernel.Expect
 	d.steering.queues.tell(d.kernel)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}
 	d.reports.recorder.Record(events.Starting())
-	if err := conntrack.ReuseTimeWait(); err != nil {
+	if err := sysctl.ReuseTimeWait(); err != nil {
 		d.Log.Warn("cannot reuse ports in TIME_WAIT: short connections may use all ports",
 			zap.Error(err)) // a host that forbids it is served as it is
 	}

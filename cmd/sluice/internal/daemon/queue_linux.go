@@ -13,9 +13,10 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/kernelmodes/queue"
@@ -87,12 +88,13 @@ func (q *queues) probe(ctx context.Context, marks uint32) (err error) {
 	return err
 }
 
-// tell has what is chosen for flows that are to be logged be noted.
-func (q *queues) tell(to *kernelflows.Flows) { q.server.Chose = to.Chose }
+// tell gives who notes why endpoints are chosen for flows that are logged.
+func (q *queues) tell(to *report.Flows) { q.server.Chose = to.Chose }
 
-// choose has the endpoints that a balancer picks be those of flows, and says what one Service and one client may have.
-func (q *queues) choose(balancer *lb.Balancer, of shares.Shares) {
-	q.server.Balancer, q.server.Shares = balancer, of
+// choose gives the balancer that picks endpoints, the events of conntrack, and what one Service and one client may
+// have.
+func (q *queues) choose(balancer *lb.Balancer, watch *flows.Watch, of shares.Shares) {
+	q.server.Balancer, q.server.Watch, q.server.Shares = balancer, watch, of
 }
 
 // reportTo has reports say of which Services the kernel chooses endpoints since they have no number.
@@ -118,7 +120,7 @@ func (q *queues) stats() (m metrics.Queue) {
 	}
 	s := q.server.Stats()
 	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
-		Strays: s.Strays, Missed: s.Queues.Missed, Uncounted: metrics.Lacks(s.Flows.Lacks), LostEvents: s.Flows.Lost}
+		Strays: s.Strays, Missed: s.Queues.Missed, Uncounted: metrics.Lacks(s.Flows.Lacks)}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.

@@ -8,8 +8,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -23,9 +24,9 @@ func (*steering) queueEngine(context.Context, *agent.Family, *steeredFamily) {}
 
 func (*steering) warnMarks(context.Context) {}
 
-func (*queues) choose(*lb.Balancer, shares.Shares) {}
+func (*queues) choose(*lb.Balancer, *flows.Watch, shares.Shares) {}
 
-func (*queues) tell(*kernelflows.Flows) {}
+func (*queues) tell(*report.Flows) {}
 
 func (*queues) inherit() {}
 

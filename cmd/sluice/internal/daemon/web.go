@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 	"github.com/sluice-lb/sluice/sctp"
 )
 
@@ -103,10 +103,10 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
 		SCTPEngine: d.data.sctp.InUse, SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
-		Agent: d.agent.Status, Conntrack: conntrack.Usage, Descriptors: &d.data.budget,
+		Agent: d.agent.Status, Conntrack: sysctl.Usage, Descriptors: &d.data.budget,
 		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, LogDropped: d.LogDropped,
-		KernelEvents: d.kernel.Stats,
-		Families:     d.steering.served, Services: d.data.lb.Stats, Kernel: d.kernel.Counts,
+		LostEvents: func() uint64 { return d.watch.Stats().Lost },
+		Families:   d.steering.served, Services: d.data.lb.Stats, Kernel: d.kernel.Counts,
 		Times: d.data.lb.Times,
 		Queue: d.steering.queues.stats, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,

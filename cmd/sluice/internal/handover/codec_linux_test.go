@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -82,7 +82,7 @@ func samples() map[string]sample {
 			(*codec).conversations),
 		"rates": of(ratesMsg, rates{sampleID, []lb.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
 			(*codec).rates),
-		"why": of(whysMsg, kernelflows.Chosen{Protocol: lb.TCP, Client: addr6, Asked: addr4, Why: lb.ByRoom, At: time.Unix(7, 8)},
+		"why": of(whysMsg, report.Chosen{Protocol: lb.TCP, Client: addr6, Asked: addr4, Why: lb.ByRoom, At: time.Unix(7, 8)},
 			(*codec).chosen),
 		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Kept: session.Kept{Born: 1, Active: 2, Why: lb.ByHold}, Left: time.Minute, Packets: &engine.Packets{
 			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/tcp"
 )
@@ -44,9 +44,9 @@ type giver struct {
 	token     token
 	memory    map[lb.ID]string // as it was sent first
 	overShare []overShare
-	event     uint64              // the last that has been sent
-	ended     []kernelflows.Ended // that has been sent
-	since     int64               // clients that came before have been sent
+	event     uint64         // the last that has been sent
+	ended     []report.Ended // that has been sent
+	since     int64          // clients that came before have been sent
 	report    Report
 }
 

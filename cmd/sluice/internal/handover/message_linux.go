@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -76,7 +76,7 @@ type setup struct {
 	SCTP   sctp.Holding
 	HTTP   []httpSocket
 	Events []journal.Entry
-	Ended  []kernelflows.Ended
+	Ended  []report.Ended
 }
 
 // httpSocket is a socket of Listeners.
@@ -140,8 +140,8 @@ type counters struct {
 	SCTP sctp.Stats
 
 	OverShare []overShare
-	Events    []journal.Entry     // since setup
-	Ended     []kernelflows.Ended // in place of those of setup
+	Events    []journal.Entry // since setup
+	Ended     []report.Ended  // in place of those of setup
 }
 
 // overShare is how often a Service has exceeded its share.

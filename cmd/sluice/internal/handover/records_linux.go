@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -276,7 +276,7 @@ func (c *codec) health(h *lb.Health) {
 }
 
 // chosen passes why a flow that the kernel forwards has its endpoint. Its time is wall time, as that of conntrack.
-func (c *codec) chosen(v *kernelflows.Chosen) {
+func (c *codec) chosen(v *report.Chosen) {
 	number(c, &v.Protocol)
 	c.addrPort(&v.Client)
 	c.addrPort(&v.Asked)

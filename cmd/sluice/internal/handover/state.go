@@ -5,8 +5,8 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -23,7 +23,7 @@ type State struct {
 	SCTP    *sctp.Server
 	Agent   *agent.Agent
 	Journal *journal.Journal
-	Kernel  *kernelflows.Flows // what the kernel forwards
+	Kernel  *report.Flows // what the kernel forwards
 
 	// Manifests returns the files that objects are applied of, and Loses why this process would take away what such a
 	// file of the other process says. Both may be nil.

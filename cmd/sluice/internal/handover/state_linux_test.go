@@ -14,8 +14,8 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -39,7 +39,7 @@ func newState(t *testing.T, loops int) *State {
 	balancer := new(lb.Balancer)
 	e := &State{
 		Program: "test", Loops: group, LB: balancer, Journal: journal.New(zap.NewNop()),
-		Kernel: kernelflows.New(kernelflows.Config{}),
+		Kernel: report.New(report.Config{}),
 		TCP: &tcp.Server{Config: tcp.Config{Loops: group, LB: balancer,
 			OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }}},
 		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},

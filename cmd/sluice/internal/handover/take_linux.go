@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -34,7 +34,7 @@ type taker struct {
 	offers map[uint32]tcp.Frozen // connections that have not stopped yet
 	conns  []tcp.Frozen
 	flows  []udp.Frozen
-	whys   []kernelflows.Chosen
+	whys   []report.Chosen
 	assocs []sctp.Frozen
 	counts counters
 	since  int64 // when the pause started; 0 before
@@ -249,7 +249,7 @@ func (t *taker) record(c *codec, of kind, balancer *lb.Balancer) {
 			balancer.RememberTimes(one.id, one.all)
 		}
 	case whysMsg:
-		t.whys = append(t.whys, kernelflows.Chosen{})
+		t.whys = append(t.whys, report.Chosen{})
 		c.chosen(&t.whys[len(t.whys)-1])
 	default:
 		c.fail(fmt.Errorf("a message of the unknown type %d", of))

@@ -11,10 +11,9 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -44,18 +43,18 @@ type Sources struct {
 	Descriptors *eventloop.Budget
 	RefusedHTTP func() uint64 // connections
 
-	AccessLog    func() (written, dropped uint64) // lines
-	LogDropped   func() uint64                    // lines
-	KernelEvents func() conntrack.EventStats
-	Families     []Family                     // those that are served
-	Services     func() []lb.Stats            // by service port
-	Kernel       func() kernelflows.Counts    // what the kernel forwards of those
-	Times        func(func(lb.ID, *lb.Times)) // of those, and of others; see lb.Balancer.Times
-	Queue        func() Queue
-	Outliers     func() lb.OutlierStats
-	Checks       func() checks.Stats
-	Events       func() (reported, dropped uint64)
-	Conditions   func() map[string]int // what is rejected, ignored or leads nowhere, by reason
+	AccessLog  func() (written, dropped uint64) // lines
+	LogDropped func() uint64                    // lines
+	LostEvents func() uint64                    // of conntrack
+	Families   []Family                         // those that are served
+	Services   func() []lb.Stats                // by service port
+	Kernel     func() report.Counts             // what the kernel forwards of those
+	Times      func(func(lb.ID, *lb.Times))     // of those, and of others; see lb.Balancer.Times
+	Queue      func() Queue
+	Outliers   func() lb.OutlierStats
+	Checks     func() checks.Stats
+	Events     func() (reported, dropped uint64)
+	Conditions func() map[string]int // what is rejected, ignored or leads nowhere, by reason
 }
 
 // Build says what is running.
@@ -135,7 +134,7 @@ func (s scrape) sources(c *Sources) {
 		"by kind: log or access_log (lines), event (of the Node and of Services; also if the API server refused it) "+
 		"or conntrack_event (Sluice reads the table instead, or the access log lacks the flow).", "kind", []reading{
 		{"log", c.LogDropped()}, {"access_log", lines}, {"event", events},
-		{"conntrack_event", c.KernelEvents().Lost + queue.LostEvents}})
+		{"conntrack_event", c.LostEvents()}})
 	if engine, _ := c.SCTPEngine(); engine != sctp.Auto { // there is none before the first SCTP Service
 		s.setting("sctp_engine", engine.String(), c.SCTPForced)
 	}

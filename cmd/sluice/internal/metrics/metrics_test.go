@@ -22,11 +22,11 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
@@ -104,12 +104,12 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		SCTP:         func() sctp.Stats { return ss },
 		PacketFilter: "nftables", PacketFilterForced: true,
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
-		Manifests:    func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
-		Descriptors:  budget,
-		RefusedHTTP:  func() uint64 { return 7 },
-		AccessLog:    func() (uint64, uint64) { return 5, 6 },
-		LogDropped:   func() uint64 { return 7014 },
-		KernelEvents: func() conntrack.EventStats { return conntrack.EventStats{Handled: 7, Lost: 8} },
+		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
+		Descriptors: budget,
+		RefusedHTTP: func() uint64 { return 7 },
+		AccessLog:   func() (uint64, uint64) { return 5, 6 },
+		LogDropped:  func() uint64 { return 7014 },
+		LostEvents:  func() uint64 { return 9018 },
 		Families: []Family{
 			{Name: "IPv4", Stats: func() redirect.Stats { return steered }, Stale: func() uint64 { return 6002 },
 				Engine: func() (nftables.Stats, bool) { return forwarding, true }},
@@ -122,10 +122,10 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 					Counts: lb.Counts{Failures: 7015},
 					Health: lb.Health{Ejected: true}}}}}
 		},
-		Kernel: func() kernelflows.Counts {
-			return kernelflows.Counts{{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}: {
-				Count: kernelflows.Count{Open: 7018, Counted: true, Total: 7019, In: conntrack.Count{Bytes: 7020},
-					Out: conntrack.Count{Bytes: 7021}}}}
+		Kernel: func() report.Counts {
+			return report.Counts{{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}: {
+				Count: report.Count{Open: 7018, Counted: true, Total: 7019, In: flows.Count{Bytes: 7020},
+					Out: flows.Count{Bytes: 7021}}}}
 		},
 		Times: func(visit func(lb.ID, *lb.Times)) {
 			var of lb.Times
@@ -136,7 +136,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		},
 		Queue: func() Queue {
 			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Strays: 9017, Missed: 9013,
-				Uncounted: Lacks{9006, 9015, 9016}, LostEvents: 9010}
+				Uncounted: Lacks{9006, 9015, 9016}}
 		},
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
@@ -409,7 +409,7 @@ func TestBasicFamilies(t *testing.T) {
 	}
 }
 
-func noKernel() kernelflows.Counts { return nil }
+func noKernel() report.Counts { return nil }
 
 // TestKernelSeries: a Service has series of what the kernel counts while it counts it, whole or what is open only; they
 // go on where they were, and so does the sum of those without.
@@ -421,22 +421,22 @@ func TestKernelSeries(t *testing.T) {
 	for _, of := range []lb.ID{id("a", false), id("a", true), id("b", false), id("c", false), id("d", false)} {
 		now = append(now, lb.Stats{ID: of})
 	}
-	count := func(open, total, bytes uint64) *kernelflows.Counted {
-		return &kernelflows.Counted{Count: kernelflows.Count{Open: open, Counted: total > 0, Total: total,
-			In: conntrack.Count{Bytes: bytes}, Out: conntrack.Count{Bytes: 2 * bytes}}}
+	count := func(open, total, bytes uint64) *report.Counted {
+		return &report.Counted{Count: report.Count{Open: open, Counted: total > 0, Total: total,
+			In: flows.Count{Bytes: bytes}, Out: flows.Count{Bytes: 2 * bytes}}}
 	}
-	var kernel kernelflows.Counts
-	s := newServices(func() []lb.Stats { return now }, func() kernelflows.Counts { return kernel }, Detail{Services: 2})
+	var kernel report.Counts
+	s := newServices(func() []lb.Stats { return now }, func() report.Counts { return kernel }, Detail{Services: 2})
 	for i, step := range []struct {
-		kernel kernelflows.Counts
+		kernel report.Counts
 		want   string // open, connections and bytes
 	}{
 		{nil, "a: b: other:"},
-		{kernelflows.Counts{id("a", false): count(1, 2, 10), id("a", true): count(2, 3, 100), id("b", false): count(4, 0, 0),
+		{report.Counts{id("a", false): count(1, 2, 10), id("a", true): count(2, 3, 100), id("b", false): count(4, 0, 0),
 			id("c", false): count(1, 5, 50), id("d", false): count(1, 1, 1), id("gone", false): count(9, 9, 9)},
 			"a: 3 5 110 220 b: 4 other: 2 6 51 102"},
 		{nil, "a: b: other: 0 6 51 102"},
-		{kernelflows.Counts{id("a", false): count(0, 2, 10), id("a", true): count(0, 3, 100),
+		{report.Counts{id("a", false): count(0, 2, 10), id("a", true): count(0, 3, 100),
 			id("c", false): count(0, 7, 70)}, "a: 0 5 110 220 b: other: 0 8 71 142"},
 	} {
 		kernel = step.kernel

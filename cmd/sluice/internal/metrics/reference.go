@@ -12,10 +12,10 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/flows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -83,13 +83,13 @@ func oneOfEach() Sources {
 		Manifests: func() manifest.Result {
 			return manifest.Result{Problems: []*manifest.Error{{File: "web.yaml", Kind: manifest.Invalid}}}
 		},
-		APIServer:    func() Contact { return Contact{} },
-		Conntrack:    func() (entries, limit int, err error) { return 0, 0, nil },
-		Descriptors:  new(eventloop.Budget),
-		RefusedHTTP:  func() uint64 { return 0 },
-		AccessLog:    func() (written, dropped uint64) { return 0, 0 },
-		LogDropped:   func() uint64 { return 0 },
-		KernelEvents: func() conntrack.EventStats { return conntrack.EventStats{} },
+		APIServer:   func() Contact { return Contact{} },
+		Conntrack:   func() (entries, limit int, err error) { return 0, 0, nil },
+		Descriptors: new(eventloop.Budget),
+		RefusedHTTP: func() uint64 { return 0 },
+		AccessLog:   func() (written, dropped uint64) { return 0, 0 },
+		LogDropped:  func() uint64 { return 0 },
+		LostEvents:  func() uint64 { return 0 },
 		Families: []Family{
 			{Name: familyName(false), Stats: func() redirect.Stats {
 				return redirect.Stats{Rules: map[string]int{"nat": 0}}
@@ -98,10 +98,10 @@ func oneOfEach() Sources {
 				Stale: none, Engine: func() (nftables.Stats, bool) { return nftables.Stats{}, true }},
 		},
 		Services: func() []lb.Stats { return []lb.Stats{{ID: id, Backends: []lb.BackendStats{{}}}} },
-		Kernel: func() kernelflows.Counts {
-			one := conntrack.Count{Bytes: 1}
-			all := kernelflows.Count{Open: 1, Counted: true, Total: 1, In: one, Out: one}
-			return kernelflows.Counts{id: {Count: all}}
+		Kernel: func() report.Counts {
+			one := flows.Count{Bytes: 1}
+			all := report.Count{Open: 1, Counted: true, Total: 1, In: one, Out: one}
+			return report.Counts{id: {Count: all}}
 		},
 		Times: func(visit func(lb.ID, *lb.Times)) { visit(id, new(lb.Times)) },
 		Queue: func() Queue { return Queue{} }, Outliers: func() lb.OutlierStats { return lb.OutlierStats{} },

@@ -220,7 +220,6 @@ type Queue struct {
 	Answering                             bool
 	Chosen, None, Unknown, Strays, Missed uint64 // flows
 	Uncounted                             Lacks
-	LostEvents                            uint64
 }
 
 // Lacks say for whom there was no room.

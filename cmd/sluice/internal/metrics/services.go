@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -24,7 +24,7 @@ type Detail struct {
 // some of those go. No counter of the sum goes down when one of them goes.
 type services struct {
 	stats  func() []lb.Stats
-	kernel func() kernelflows.Counts
+	kernel func() report.Counts
 	detail Detail
 
 	mu    sync.Mutex // guards the following; scrapes may overlap
@@ -132,7 +132,7 @@ func ofService(name, help string, label ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sluice_service_"+name, help, serviceLabels, constant(label))
 }
 
-func newServices(stats func() []lb.Stats, kernel func() kernelflows.Counts, detail Detail) *services {
+func newServices(stats func() []lb.Stats, kernel func() report.Counts, detail Detail) *services {
 	return &services{stats: stats, kernel: kernel, detail: detail,
 		own: make(map[serviceKey]shown), last: make(map[serviceKey]numbers)}
 }
@@ -148,7 +148,7 @@ func (s *services) collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stats, kernel kernelflows.Counts) {
+func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stats, kernel report.Counts) {
 	now, order := sum(stats)
 	forwarded := addKernel(now, kernel)
 	for key := range s.own {
@@ -238,7 +238,7 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 // addKernel adds what is counted of what the kernel forwards, and returns the series that those Services have of it:
 // also before there is anything, so that no increase is missed. Others have none: what was counted goes on when they
 // are back, and 0 until then would look like a restart.
-func addKernel(to map[serviceKey]numbers, kernel kernelflows.Counts) map[serviceKey]shown {
+func addKernel(to map[serviceKey]numbers, kernel report.Counts) map[serviceKey]shown {
 	forwarded := make(map[serviceKey]shown, len(kernel))
 	for id, of := range kernel {
 		key := keyOf(&id)

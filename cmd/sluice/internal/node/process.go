@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 )
 
 // errEnding is the error of NewLock while a process that ends writes its last rules.
@@ -47,12 +47,12 @@ func LockWithin(ctx context.Context, patience time.Duration) (Lock, error) {
 
 // TuneConntrack applies the kernel settings that steered packets need. Settings that differ
 // without harm are logged as warnings.
-func TuneConntrack(c conntrack.Settings, log *zap.Logger) error {
+func TuneConntrack(c sysctl.Conntrack, log *zap.Logger) error {
 	warnings, err := c.Apply()
 	for _, warning := range warnings {
 		log.Warn("conntrack", zap.String("warning", warning))
 	}
-	if apart := conntrack.DisableEarlyDemux(); apart != nil {
+	if apart := sysctl.DisableEarlyDemux(); apart != nil {
 		err = errors.Join(err, fmt.Errorf("keep two connections from one client port apart: %w", apart))
 	}
 	return err

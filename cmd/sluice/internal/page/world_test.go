@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kernelflows"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -121,11 +121,11 @@ func newWorld(t testing.TB, others int) *world {
 			Descriptors: api.Descriptors{Used: 10374, Limit: 1048576}}
 	}
 	w.Servers, w.Loops = []api.Server{opened{}}, 1
-	w.Kernel = func() kernelflows.Counts {
+	w.Kernel = func() report.Counts {
 		of := lb.ID{Namespace: "kube-system", Name: "kube-dns", Port: "dns", Protocol: lb.UDP}
 		at := netip.MustParseAddrPort("10.244.12.1:8080")
-		return kernelflows.Counts{of: {Count: kernelflows.Count{Open: 7777},
-			Endpoints: map[netip.AddrPort]kernelflows.Count{at: {Open: 5555}}}}
+		return report.Counts{of: {Count: report.Count{Open: 7777},
+			Endpoints: map[netip.AddrPort]report.Count{at: {Open: 5555}}}}
 	}
 	w.live(t, now)
 	pages, err := Handler(w.Sources)

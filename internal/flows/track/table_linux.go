@@ -1,0 +1,188 @@
+package track
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	// manyFlows is how many are known at the same time, in some 40 MB. Others are not in flight, as far as is known.
+	manyFlows = 1 << 18
+
+	// flowParts are for goroutines not to wait for each other. Each has its own shares, since the flows of a Service
+	// and of a client are spread evenly.
+	flowParts = 64
+)
+
+// flowSeed makes it a secret which flows are in one part: else a client could choose them, and fill that of others.
+var flowSeed = maphash.MakeSeed()
+
+// flowTable has the flows that have an endpoint of ours, until they have ended.
+type flowTable struct {
+	parts [flowParts]flowPart
+
+	known atomic.Int64  // how many there are
+	young atomic.Int64  // how many probes are due at some time
+	full  lacks         // how many had no room
+	wake  chan struct{} // has a value when there is a first probe
+}
+
+type flowPart struct {
+	mu    sync.Mutex // guards the following
+	flows map[flowKey]flow
+	tally tally
+	young probes
+}
+
+// flowKey is what the first packet of a flow has.
+type flowKey struct {
+	client, asked         [16]byte // without pointers, for the collector's sake
+	clientPort, askedPort uint16
+	protocol              lb.Protocol
+}
+
+func keyOf(protocol lb.Protocol, client, asked netip.AddrPort) flowKey {
+	return flowKey{client.Addr().As16(), asked.Addr().As16(), client.Port(), asked.Port(), protocol}
+}
+
+func (k *flowKey) ends() (client, asked netip.AddrPort) {
+	return netip.AddrPortFrom(addrOf(k.client), k.clientPort), netip.AddrPortFrom(addrOf(k.asked), k.askedPort)
+}
+
+func addrOf(b [16]byte) netip.Addr { return netip.AddrFrom16(b).Unmap() }
+
+// host returns whose share a flow is of: of IPv6 a client has a /64 to choose from (RFC 4291, 2.5.1).
+func (k *flowKey) host() (h host) {
+	h = k.client
+	if !addrOf(h).Is4() {
+		clear(h[len(h)/2:])
+	}
+	return h
+}
+
+// isUDP reports whether an answer is not to be expected within a time.
+func (k *flowKey) isUDP() bool { return k.protocol == lb.UDP }
+
+func (k *flowKey) isTCP() bool { return k.protocol == lb.TCP }
+
+// part returns the part that a flow is in.
+func (t *flowTable) part(k *flowKey) *flowPart {
+	return &t.parts[maphash.Comparable(flowSeed, *k)%flowParts]
+}
+
+// find returns a flow of the table.
+func (t *flowTable) find(k *flowKey) (one flow, ok bool) {
+	p := t.part(k)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one, ok = p.flows[*k]
+	return one, ok
+}
+
+// take takes a flow out of the table.
+func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
+	p := t.part(k)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one, ok = p.flows[*k]; ok {
+		t.removeLocked(p, k, &one)
+	}
+	return one, ok
+}
+
+// removeLocked removes a flow from a part.
+func (t *flowTable) removeLocked(p *flowPart, k *flowKey, one *flow) {
+	delete(p.flows, *k)
+	p.tally.add(nameOf(one.service()), k.host(), -1)
+	t.known.Add(-1)
+}
+
+// put adds a flow that is not in the table, and schedules a probe. Not enough: there is no room, or its Service or
+// client has its share. Nothing is done if the flow is there.
+func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (done bool, lack lack) {
+	p := t.part(k)
+	service, client := nameOf(one.service()), k.host()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, there := p.flows[*k]; there {
+		return false, enough
+	}
+	if lack = p.tally.lacks(of, service, client, manyFlows/flowParts-int64(len(p.flows))); lack != enough {
+		t.full[lack].Add(1)
+		return false, lack
+	}
+	if p.flows == nil {
+		p.flows = make(map[flowKey]flow)
+	}
+	p.tally.add(service, client, 1)
+	p.flows[*k] = *one
+	t.known.Add(1)
+	if !k.isUDP() {
+		t.probeLocked(p, &probe{*k, one.since, one.since + firstProbe})
+	}
+	return true, enough
+}
+
+// change lets how change a flow if it is still the one of a probe, and removes it if how says so.
+func (t *flowTable) change(g *probe, how func(p *flowPart, one *flow) (keep bool)) {
+	p := t.part(&g.flowKey)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one, there := p.flows[g.flowKey]
+	switch {
+	case !there || one.since != g.since:
+	case how(p, &one):
+		p.flows[g.flowKey] = one
+	default:
+		t.removeLocked(p, &g.flowKey, &one)
+	}
+}
+
+// probeLocked schedules a probe.
+func (t *flowTable) probeLocked(p *flowPart, g *probe) {
+	if p.young.push(g) && t.young.Add(1) == 1 {
+		notify(t.wake)
+	}
+}
+
+// probes are due for flows in this order.
+type probes struct {
+	list []probe
+	from int // what is before is done
+}
+
+// probe is when to ask conntrack about a flow that began at a time.
+type probe struct {
+	flowKey
+	since, at int64
+}
+
+// push adds one. False: there is no room.
+func (l *probes) push(g *probe) bool {
+	if l.from > 0 && len(l.list) == cap(l.list) {
+		l.list = l.list[:copy(l.list, l.list[l.from:])]
+		l.from = 0
+	}
+	if len(l.list)-l.from >= 2*manyFlows/flowParts {
+		return false
+	}
+	l.list = append(l.list, *g)
+	return true
+}
+
+// due returns the first if its time has come; nil: it has not.
+func (l *probes) due(now int64) *probe {
+	if l.from == len(l.list) || l.list[l.from].at > now {
+		return nil
+	}
+	g := l.list[l.from]
+	if l.from++; l.from == len(l.list) {
+		l.list, l.from = l.list[:0], 0
+	}
+	return &g
+}
