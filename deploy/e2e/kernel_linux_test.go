@@ -44,8 +44,8 @@ func TestSourceAddress(t *testing.T) {
 	l := newLab(t)
 	server := l.Pods[0]
 	for _, ip := range []netip.Addr{server.Addr4, server.Addr6} {
-		l.keep(server.PeerTCP(netip.AddrPortFrom(ip, 8080).String()))
-		l.keep(server.PeerUDP(netip.AddrPortFrom(ip, 8080).String()))
+		l.keep(server.Peer("tcp", netip.AddrPortFrom(ip, 8080).String()))
+		l.keep(server.Peer("udp", netip.AddrPortFrom(ip, 8080).String()))
 	}
 	l.start()
 	const status = "status: {loadBalancer: {ingress: [{ip: 203.0.113.40}]}}\n"

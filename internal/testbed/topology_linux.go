@@ -34,14 +34,25 @@ func (tb *Testbed) build(cfg Config) error {
 	}
 	defer lan.close()
 
-	if tb.Node, err = tb.addNode(lan, "node", nodeSuffix, router); err != nil {
+	if cfg.Here {
+		err = tb.addHere()
+	} else {
+		tb.Node, err = tb.addHost("node")
+	}
+	if err != nil {
+		return err
+	}
+	if err := tb.Node.join(lan, nodeSuffix, router); err != nil {
 		return err
 	}
 	if tb.Pods, err = tb.addPods(tb.Node, "pod", 1, count(cfg.Pods, 3)); err != nil {
 		return err
 	}
 	if cfg.RemotePods > 0 {
-		if tb.RemoteNode, err = tb.addNode(lan, "remote-node", remoteSuffix, tb.Node); err != nil {
+		if tb.RemoteNode, err = tb.addHost("remote-node"); err != nil {
+			return err
+		}
+		if err := tb.RemoteNode.join(lan, remoteSuffix, tb.Node); err != nil {
 			return err
 		}
 		if tb.RemotePods, err = tb.addPods(tb.RemoteNode, "remote-pod", 2, cfg.RemotePods); err != nil {
@@ -70,27 +81,23 @@ func (tb *Testbed) build(cfg Config) error {
 	return tb.waitReady()
 }
 
-// addNode adds a host that forwards, with its default route to gateway. Only the
-// node itself has second addresses.
-func (tb *Testbed) addNode(lan *bridge, name string, suffix int, gateway *Host) (*Host, error) {
-	h, err := tb.addHost(name)
-	if err != nil {
-		return nil, err
-	}
+// join makes a host a node of the network, which forwards, with its default route to gateway. Only the node itself has
+// second addresses.
+func (h *Host) join(lan *bridge, suffix int, gateway *Host) error {
 	h.Addr4, h.Addr6 = lanAddrs(suffix)
 	if err := h.prepare(forwarder); err != nil {
-		return nil, err
+		return err
 	}
 	if err := lan.plug(h); err != nil {
-		return nil, err
+		return err
 	}
 	if suffix == nodeSuffix {
 		h.Alt4, h.Alt6 = lanAddrs(altSuffix)
 		if err := h.addAddrs("eth0", h.Alt4, h.Alt6); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return h, h.routeDefault(gateway.Addr4, gateway.Addr6)
+	return h.routeDefault(gateway.Addr4, gateway.Addr6)
 }
 
 // addClient adds client number i, which sends to the node whatever is not local.
@@ -212,6 +219,17 @@ func (tb *Testbed) addHost(name string) (*Host, error) {
 	h := &Host{Name: name, tb: tb, ns: ns}
 	tb.hosts = append(tb.hosts, h)
 	return h, nil
+}
+
+// addHere makes the host of this process the node.
+func (tb *Testbed) addHere() error {
+	ns, err := ownNamespace()
+	if err != nil {
+		return err
+	}
+	tb.Node, tb.here = &Host{Name: "node", tb: tb, ns: ns}, true
+	tb.hosts = append(tb.hosts, tb.Node)
+	return nil
 }
 
 // lanAddrs returns the addresses of host n on the network between the nodes and

@@ -60,14 +60,14 @@ type cell struct {
 }
 
 func (c cell) String() string {
-	return strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", c.protocol, Family(c.v6), c.policy, c.endpoints))
+	return strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", c.protocol, testbed.Family(c.v6), c.policy, c.endpoints))
 }
 
 func (c cell) address(l *Lab, k lb.Kind) netip.AddrPort {
 	if k == lb.NodePort {
-		return netip.AddrPortFrom(Address(l.Node, c.v6), uint16(30000+c.n))
+		return netip.AddrPortFrom(l.Node.Addr(c.v6), uint16(30000+c.n))
 	}
-	return netip.AddrPortFrom(VIP(c.v6, int(k)<<8+c.n), 80)
+	return netip.AddrPortFrom(testbed.VIP(c.v6, int(k)<<8+c.n), 80)
 }
 
 var kinds = []lb.Kind{lb.ClusterIP, lb.NodePort, lb.ExternalIP, lb.LoadBalancerIP}
@@ -77,7 +77,7 @@ func (c cell) service(l *Lab) lb.Service {
 	for _, k := range kinds {
 		at := c.address(l, k)
 		if k == lb.NodePort {
-			at = netip.AddrPortFrom(Unspecified(c.v6), at.Port())
+			at = netip.AddrPortFrom(testbed.Unspecified(c.v6), at.Port())
 		}
 		Also(&s, at, k, c.policy == "Local")
 	}
@@ -102,7 +102,7 @@ func (l *Lab) Matrix(failed func()) {
 	for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
 		for _, v6 := range []bool{false, true} {
 			for _, pod := range append(slices.Clip(l.Pods), l.RemotePods...) {
-				Serve(l.T, pod, protocol, netip.AddrPortFrom(Address(pod, v6), 8080))
+				Serve(l.T, pod, protocol, netip.AddrPortFrom(pod.Addr(v6), 8080))
 			}
 			for _, policy := range []string{"Cluster", "Local"} {
 				for _, e := range []string{"many", "one-here", "one-there", "none", "terminating"} {
@@ -138,7 +138,7 @@ func (l *Lab) Matrix(failed func()) {
 // tryCell asks until every endpoint that may answer can have done so.
 func (l *Lab) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
 	want := strings.Fields(expected(k, from, c.policy, c.endpoints))
-	client := Address(host, c.v6)
+	client := host.Addr(c.v6)
 	for range max(1, 2*len(want)) {
 		got := AskFor(want[0], host, c.protocol, c.address(l, k))
 		who, seen, _ := strings.Cut(got, " ")

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -11,7 +12,7 @@ import (
 // TestStates: a flow goes through the states as described, and what is always true holds in each.
 func TestStates(t *testing.T) {
 	s := &lb.Service{ID: lb.ID{Name: "web", Protocol: lb.TCP},
-		Addresses: []lb.Address{{Addr: lab.At(lab.VIP(false, 1), 80)}},
+		Addresses: []lb.Address{{Addr: lab.At(testbed.VIP(false, 1), 80)}},
 		Backends:  []lb.Backend{{Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}
 	table, err := lb.NewTable([]*lb.Service{s}, lb.Node{})
 	if err != nil {

@@ -52,7 +52,7 @@ func newAutomatic(t *testing.T, stabilization time.Duration) *automatic {
 	for _, pod := range l.Pods {
 		testbed.Keep(t)(pod.WhoTCP(":8080"))
 		testbed.Keep(t)(pod.EchoTCP(":7000"))
-		testbed.Keep(t)(pod.PeerTCP(":8081"))
+		testbed.Keep(t)(pod.Peer("tcp", ":8081"))
 		testbed.Keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
 		a.ends.Echo(t, pod)
 	}

@@ -284,9 +284,9 @@ func testMatrix(t *testing.T, mode, filter string) {
 		defer untouched(l)
 	}
 	for _, pod := range append(slices.Clone(l.Pods), l.RemotePods...) {
-		testbed.Keep(t)(pod.PeerTCP(":8080"))
-		testbed.Keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr4, 8080).String()))
-		testbed.Keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr6, 8080).String()))
+		testbed.Keep(t)(pod.Peer("tcp", ":8080"))
+		testbed.Keep(t)(pod.Peer("udp", netip.AddrPortFrom(pod.Addr4, 8080).String()))
+		testbed.Keep(t)(pod.Peer("udp", netip.AddrPortFrom(pod.Addr6, 8080).String()))
 	}
 	var cells []cell
 	for _, protocol := range []string{"TCP", "UDP"} {

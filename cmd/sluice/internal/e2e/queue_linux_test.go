@@ -38,8 +38,8 @@ func TestQueue(t *testing.T) {
 	ends := testbed.NewSCTPEnds(t)
 	l := lab.New(t, testbed.Config{Pods: 3})
 	for _, pod := range l.Pods {
-		testbed.Keep(t)(pod.PeerTCP(":8080"))
-		testbed.Keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr4, 5353).String()))
+		testbed.Keep(t)(pod.Peer("tcp", ":8080"))
+		testbed.Keep(t)(pod.Peer("udp", netip.AddrPortFrom(pod.Addr4, 5353).String()))
 		ends.Echo(t, pod)
 	}
 	sticky := "  sessionAffinity: ClientIP\n"

@@ -46,7 +46,7 @@ func TestTransparent(t *testing.T) {
 	}
 	local, remote := l.Pods[0], l.RemotePods[0]
 	for _, pod := range []*testbed.Host{local, remote} {
-		testbed.Keep(t)(pod.PeerTCP(":8080"))
+		testbed.Keep(t)(pod.Peer("tcp", ":8080"))
 	}
 	testbed.Keep(t)(local.EchoTCP(":9090"))
 	const v4, v6, far, echo = "10.96.0.80:80", "[fd00:10:96::80]:80", "10.96.0.81:80", "10.96.0.82:80"
