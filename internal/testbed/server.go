@@ -28,7 +28,7 @@ type Server struct {
 // ends its own. The address is as for [Host.Listen]; ":7" means port 7 of all
 // addresses of both families.
 func (h *Host) EchoTCP(address string) (*Server, error) {
-	return h.serveTCP(address, func(c net.Conn) { io.Copy(c, c) }) // an error is the client's to see
+	return h.ServeTCP(address, func(c net.Conn) { io.Copy(c, c) }) // an error is the client's to see
 }
 
 // EchoUDP sends each datagram, of up to 65,535 bytes, back to where it came from.
@@ -60,12 +60,17 @@ func (h *Host) Answer(network, address string, say func(client netip.AddrPort) s
 	if strings.EqualFold(network, "udp") {
 		return h.serveUDP(address, func(_ []byte, client netip.AddrPort) []byte { return []byte(say(client)) })
 	}
-	return h.serveTCP(address, func(c net.Conn) {
+	return h.ServeTCP(address, func(c net.Conn) {
 		client := c.RemoteAddr().(*net.TCPAddr).AddrPort()
-		io.WriteString(c, say(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))+"\n")
-		c.(*net.TCPConn).CloseWrite()
-		io.Copy(io.Discard, c)
+		Say(c, say(netip.AddrPortFrom(client.Addr().Unmap(), client.Port())))
 	})
+}
+
+// Say sends a line and ends the data of a connection, and waits for the client to do so.
+func Say(c net.Conn, line string) {
+	io.WriteString(c, line+"\n")
+	c.(*net.TCPConn).CloseWrite()
+	io.Copy(io.Discard, c)
 }
 
 // Close stops listening, closes the connections being served, and waits for the
@@ -86,7 +91,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-func (h *Host) serveTCP(address string, handle func(net.Conn)) (*Server, error) {
+// ServeTCP calls handle with each connection, in a goroutine of its own, and closes it then.
+func (h *Host) ServeTCP(address string, handle func(net.Conn)) (*Server, error) {
 	ln, err := h.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, err

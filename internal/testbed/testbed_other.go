@@ -33,7 +33,8 @@ func cable(End, End) error                                 { return errors.ErrUn
 func (*Host) unplug()                                      {}
 func (*Host) route(string, netip.Prefix, netip.Addr) error { return errors.ErrUnsupported }
 
-func ownNamespace() (*namespace, error) { return nil, ErrUnsupported }
+func ownNamespace() (*namespace, error)     { return nil, ErrUnsupported }
+func enteredNamespace() (*namespace, error) { return nil, ErrUnsupported }
 
 func receivePacketInfo(*net.UDPConn) error { return nil }
 

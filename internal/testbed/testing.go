@@ -75,15 +75,24 @@ func NewHostsT(t testing.TB, names ...string) []*Host {
 // given it. Where there is none it calls [Missing].
 func HereT(t testing.TB) *Host {
 	t.Helper()
-	ns, err := ownNamespace()
+	return hostOf(t, "here", ownNamespace)
+}
+
+// EnteredT returns the host that the test has entered with [Host.Enter].
+func EnteredT(t testing.TB) *Host {
+	t.Helper()
+	return hostOf(t, "entered", enteredNamespace)
+}
+
+func hostOf(t testing.TB, name string, find func() (*namespace, error)) *Host {
+	t.Helper()
+	ns, err := find()
 	if errors.Is(err, ErrUnsupported) {
 		Missing(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	Check(t, err)
 	t.Cleanup(ns.close)
-	return &Host{Name: "here", ns: ns, tb: &Testbed{}}
+	return &Host{Name: name, ns: ns, tb: &Testbed{}}
 }
 
 // Missing ends a test that cannot run for the given reason: it skips it, or fails
