@@ -15,13 +15,13 @@ import (
 
 // An ICMP error that comes when the backend has answered everything is late or forged, and the conversation stays.
 func TestForgedRefusal(t *testing.T) {
-	c := newCable(t, 0)
+	l := newLab(t)
 	var b *backend
 	var forger net.PacketConn
-	c.inOther(func() {
-		b = reflecting(t, "10.0.0.2:0")
+	l.inPod(func() {
+		b = reflecting(t, onPod)
 		var err error
-		forger, err = net.ListenPacket("ip4:icmp", "10.0.0.2")
+		forger, err = net.ListenPacket("ip4:icmp", "10.244.1.10")
 		testbed.Check(t, err)
 	})
 	t.Cleanup(func() { _ = forger.Close() })
@@ -31,7 +31,7 @@ func TestForgedRefusal(t *testing.T) {
 	p.setBackends(b.addr, naming(t, "other").addr)
 	before := refusals(t)
 	forged := portUnreachable(netip.MustParseAddrPort(from), b.addr)
-	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.0.0.1")})
+	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.244.1.1")})
 	testbed.Check(t, err)
 	eventually(t, "the error arrives", func() bool { return refusals(t) > before })
 	for range 2 { // events that came before it are handled by then
