@@ -35,7 +35,7 @@ func TestSmallerPath(t *testing.T) {
 				ask(t, client, server, m)
 				ask(t, server, client, m)
 			}
-			out, err := l.Node.Command(context.Background(), "ip", "route", "get", l.addr(backend).String()).Output()
+			out, err := l.Node.Command(context.Background(), "ip", "route", "get", backend.Addr(l.ipv6).String()).Output()
 			if err != nil || !bytes.Contains(out, []byte("mtu 700")) {
 				t.Errorf("the node's path to the backend: %v, %s", err, out)
 			}

@@ -5,17 +5,6 @@ import (
 	"net/netip"
 )
 
-// Suffixes of addresses on the network of nodes and clients, and on pod networks.
-const (
-	routerSuffix   = 1
-	nodeSuffix     = 10
-	altSuffix      = 11
-	remoteSuffix   = 20
-	clientSuffix   = 100 // and up
-	gatewaySuffix  = 1
-	firstPodSuffix = 10
-)
-
 // build makes everything that cfg asks for. What it has made when it fails is
 // freed by Close.
 func (tb *Testbed) build(cfg Config) error {
@@ -230,18 +219,6 @@ func (tb *Testbed) addHere() error {
 	tb.Node, tb.here = &Host{Name: "node", tb: tb, ns: ns}, true
 	tb.hosts = append(tb.hosts, tb.Node)
 	return nil
-}
-
-// lanAddrs returns the addresses of host n on the network between the nodes and
-// the clients; podAddrs those of host n on the pod network of node.
-func lanAddrs(n int) (netip.Addr, netip.Addr) {
-	return netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)),
-		netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", n))
-}
-
-func podAddrs(node, n int) (netip.Addr, netip.Addr) {
-	return netip.MustParseAddr(fmt.Sprintf("10.244.%d.%d", node, n)),
-		netip.MustParseAddr(fmt.Sprintf("2001:db8:244:%d::%d", node, n))
 }
 
 // count returns n, or the default for zero, and none for a negative number.

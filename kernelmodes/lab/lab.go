@@ -34,7 +34,7 @@ func New(t *testing.T, cfg testbed.Config, engines func(family int) Engine) *Lab
 		PodCIDRs: []netip.Prefix{testbed.PodNet(false), testbed.PodNet(true)},
 		Addresses: []netip.Addr{
 			l.Node.Addr4, l.Node.Addr6, l.Node.Alt4, l.Node.Alt6,
-			netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("2001:db8:244:1::1"),
+			testbed.Gateway(false), testbed.Gateway(true),
 		},
 	}
 	return l
