@@ -138,7 +138,8 @@ func (p *proxied) close() error {
 	}
 	// What is sent again after an end belongs to no Service any more.
 	if in > s.BytesIn || out > s.BytesOut || in == 0 && s.BytesIn > 0 || out == 0 && s.BytesOut > 0 {
-		err = errors.Join(err, fmt.Errorf("the Service counts %d bytes in and %d out, the Server %d and %d", in, out, s.BytesIn, s.BytesOut))
+		err = errors.Join(err, fmt.Errorf("the Service counts %d bytes in and %d out, the Server %d and %d",
+			in, out, s.BytesIn, s.BytesOut))
 	}
 	return err
 }

@@ -29,7 +29,8 @@ func TestForgedAfterHandover(t *testing.T) {
 	next, _ := p.moveTo(1)
 	next.setBackends(b.addr, naming(t, "other").addr)
 	before := refusals(t)
-	_, err := forger.WriteTo(portUnreachable(netip.MustParseAddrPort(from), b.addr), &net.IPAddr{IP: net.ParseIP("10.244.1.1")})
+	forged := portUnreachable(netip.MustParseAddrPort(from), b.addr)
+	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.244.1.1")})
 	testbed.Check(t, err)
 	eventually(t, "the error arrives", func() bool { return refusals(t) > before })
 	for range 2 {

@@ -224,7 +224,8 @@ func TestPortsRunOut(t *testing.T) {
 			})
 		}
 	}
-	if s := p.Stats(); s.Active != 4 || s.Evicted != 16 || s.NoPort+s.NoDescriptor != 0 || len(ports) != 4 || paused != 16 {
+	s := p.Stats()
+	if s.Active != 4 || s.Evicted != 16 || s.NoPort+s.NoDescriptor != 0 || len(ports) != 4 || paused != 16 {
 		t.Errorf("stats = %+v with ports %v, want 4 flows at a time; %d pauses, want 16", s, ports, paused)
 	}
 	onLoop(t, sh, func() { sh.portless = eventloop.Now() + int64(time.Hour) })

@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// lab is a node with a pod. The node is the host of this process, since a Server opens sockets on goroutines of its own.
+// lab is a node with a pod. The node is the host of this process: a Server opens sockets on goroutines of its own.
 type lab struct {
 	*testbed.Testbed
 	t *testing.T

@@ -50,6 +50,11 @@ func IsDropped(err error) bool {
 	return ok && timeout.Timeout()
 }
 
+// Who asks a server of [Host.WhoTCP], for at most [Patience].
+func (h *Host) Who(address string) (name string, err error) {
+	return h.TryAsk("tcp", address, Patience)
+}
+
 // TryAsk is [Host.Ask] that returns the error.
 func (h *Host) TryAsk(network, address string, within time.Duration) (answer string, err error) {
 	return h.TryAskFrom(netip.AddrPort{}, network, address, within)

@@ -45,11 +45,11 @@
 //	a client, from an address or port    Host.Ask, AskFrom; Dial and Talker for a connection
 //	clients that ask during a change     Repeat
 //	a program on a host                  Host.Run, Command, Self; Run and Feed where the test is
-//	Sluice on a host                     Sluice
+//	Sluice on a host                     Cmd.Launch, Process.Healthy, Host.Page, Metric
 //	each backend of iptables             EachIPTables, WrapIPTables
 //	a setting of the kernel              Host.Sysctl, SysctlT
 //	waiting for something                Eventually, Within, Poll
-//	before and after                     Host.KernelState, NoLeaks
+//	before and after                     Host.KernelState, Counter, NoLeaks
 //	what Sluice reads                    ServiceManifest, SliceManifest, WriteManifest
 //
 // What needs ip_vs, kernel SCTP or dummy devices runs in the virtual machine of bench/vm:

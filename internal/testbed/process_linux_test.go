@@ -84,7 +84,8 @@ func TestCable(t *testing.T) {
 			t.Errorf("%s answers %q, want %q", address, got, want)
 		}
 	}
-	if got := left.AskFrom(netip.AddrPortFrom(netip.Addr{}, 5354), "udp", "10.9.0.2:53", Patience); got != "10.9.0.1:5354" {
+	from = netip.AddrPortFrom(netip.Addr{}, 5354)
+	if got := left.AskFrom(from, "udp", "10.9.0.2:53", Patience); got != "10.9.0.1:5354" {
 		t.Errorf("from a port of any address the answer is %q", got)
 	}
 	right.Run(t, "ip", "link", "set", "r0", "down")

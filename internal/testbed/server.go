@@ -37,12 +37,12 @@ func (h *Host) EchoUDP(address string) (*Server, error) {
 }
 
 // WhoTCP answers each connection with the host's name.
-func (h *Host) WhoTCP(address string) (*Server, error) { return h.who("tcp", address) }
+func (h *Host) WhoTCP(address string) (*Server, error) { return h.named("tcp", address) }
 
 // WhoUDP answers each datagram with the host's name.
-func (h *Host) WhoUDP(address string) (*Server, error) { return h.who("udp", address) }
+func (h *Host) WhoUDP(address string) (*Server, error) { return h.named("udp", address) }
 
-func (h *Host) who(network, address string) (*Server, error) {
+func (h *Host) named(network, address string) (*Server, error) {
 	return h.Answer(network, address, func(netip.AddrPort) string { return h.Name })
 }
 

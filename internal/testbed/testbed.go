@@ -18,8 +18,8 @@ type Config struct {
 	Pods       int // pods on the node; 0 means 3; negative means none; at most 200
 	RemotePods int // pods on the remote node, which exists only if this is positive; at most 200
 
-	// Here makes the host of this process, which [Main] has given it, the node: for what opens sockets on goroutines of
-	// its own. The node's interfaces go when the testbed is closed, and its settings stay. One testbed at a time has it.
+	// Here makes the host of this process, which [Main] has given it, the node: for what opens sockets on
+	// goroutines of its own. Close removes the node's interfaces, and its settings stay. One testbed at a time has it.
 	Here bool
 }
 

@@ -90,10 +90,12 @@ func TestHere(t *testing.T) {
 func TestStandardLab(t *testing.T) {
 	NoLeaks(t)
 	tb := NewT(t, Config{})
-	if len(tb.Clients) != 1 || tb.Client != tb.Clients[0] || len(tb.Pods) != 3 || tb.RemoteNode != nil || len(tb.RemotePods) != 0 {
-		t.Errorf("the standard cluster is %d clients, %d pods, %d remote pods", len(tb.Clients), len(tb.Pods), len(tb.RemotePods))
+	if len(tb.Clients) != 1 || tb.Client != tb.Clients[0] || len(tb.Pods) != 3 || tb.RemoteNode != nil {
+		t.Errorf("it has %d clients and %d pods, and a remote node: %v", len(tb.Clients), len(tb.Pods), tb.RemoteNode)
 	}
-	for i, want := range []string{"10.244.1.10 2001:db8:244:1::10", "10.244.1.11 2001:db8:244:1::11", "10.244.1.12 2001:db8:244:1::12"} {
+	for i, want := range []string{
+		"10.244.1.10 2001:db8:244:1::10", "10.244.1.11 2001:db8:244:1::11", "10.244.1.12 2001:db8:244:1::12",
+	} {
 		if got := fmt.Sprint(tb.Pods[i].Addr4, tb.Pods[i].Addr6); got != want {
 			t.Errorf("pod %d has %s, want %s", i, got, want)
 		}
@@ -119,8 +121,9 @@ func TestNoClientsNoPods(t *testing.T) {
 // TestEveryPair asks every host from every other, by each of its addresses.
 func TestEveryPair(t *testing.T) {
 	tb := NewT(t, Config{Clients: 2, Pods: 2, RemotePods: 2})
-	if tb.Node.Addr4.String() != "192.0.2.10" || tb.Node.Alt4.String() != "192.0.2.11" || tb.RemotePods[1].Addr4.String() != "10.244.2.11" {
-		t.Errorf("addresses: node %s and %s, second remote pod %s", tb.Node.Addr4, tb.Node.Alt4, tb.RemotePods[1].Addr4)
+	got := fmt.Sprint(tb.Node.Addr4, tb.Node.Alt4, tb.RemotePods[1].Addr4)
+	if want := "192.0.2.10 192.0.2.11 10.244.2.11"; got != want {
+		t.Errorf("the node's addresses and the second remote pod's are %s, want %s", got, want)
 	}
 	pods := slices.Concat(tb.Pods, tb.RemotePods)
 	for _, to := range tb.hosts {
@@ -206,7 +209,8 @@ func TestHairpin(t *testing.T) {
 // namespace of the program itself.
 func TestOwnNamespaceUntouched(t *testing.T) {
 	state := func() string {
-		out, err := exec.Command("sh", "-c", "ip link; ip addr; ip route; ip -6 route; ip rule; ip neigh").CombinedOutput()
+		const show = "ip link; ip addr; ip route; ip -6 route; ip rule; ip neigh"
+		out, err := exec.Command("sh", "-c", show).CombinedOutput()
 		if err != nil {
 			Missing(t, fmt.Sprintf("ip (iproute2) is needed: %v: %s", err, out))
 		}

@@ -116,7 +116,8 @@ func TestFailure(t *testing.T) {
 	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
 		dir := t.TempDir()
 		e := engineOf(v)
-		e.Command = testbed.WrapIPTables(t, dir, v.Command(), "[ ! -e "+dir+"/fail ] || { echo 'line 3 failed' >&2; exit 1; }")
+		e.Command = testbed.WrapIPTables(t, dir, v.Command(),
+			"[ ! -e "+dir+"/fail ] || { echo 'line 3 failed' >&2; exit 1; }")
 		one, two := plain(v.IPv6, 1, 1, 2), plain(v.IPv6, 2, 3)
 		syncOn(t, h, e, lb.Node{}, one)
 		testbed.Check(t, os.WriteFile(filepath.Join(dir, "fail"), nil, 0o644))

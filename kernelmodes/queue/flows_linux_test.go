@@ -119,7 +119,8 @@ func TestLeastConnections(t *testing.T) {
 				testbed.Check(t, c.Close())
 				if p == lb.UDP {
 					_, port, _ := net.SplitHostPort(c.LocalAddr().String())
-					n.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", strings.ToLower(testbed.Family(v6)), "--sport", port)
+					family := strings.ToLower(testbed.Family(v6))
+					n.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", family, "--sport", port)
 				}
 			}
 			n.awaits(&s, 4, 0, 4)

@@ -213,7 +213,7 @@ func TestPROXYIsRead(t *testing.T) {
 			held = append(held, open(address))
 		}
 	}
-	if name, err := lab.Who(l.Client, "10.96.0.83:80"); name != "pod-0" || err != nil {
+	if name, err := l.Client.Who("10.96.0.83:80"); name != "pod-0" || err != nil {
 		t.Errorf("the server that speaks first: %q, %v", name, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

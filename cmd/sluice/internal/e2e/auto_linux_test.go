@@ -219,7 +219,7 @@ func TestAutoHost(t *testing.T) {
 	l.Mode = "auto"
 	withoutTrials(l)
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
 	for series, n := range map[string]float64{`sluice_fallbacks{kind="data_path"}`: 0, `sluice_fallbacks{kind="policy"}`: 0,

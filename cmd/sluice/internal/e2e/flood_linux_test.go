@@ -62,7 +62,7 @@ func TestUDPFlood(t *testing.T) {
 		holding = append(holding, c)
 	}
 	for i := range tcp {
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 			t.Fatalf("TCP connection %d: answer %q, %v", i, name, err)
 		}
 		if i%20 == 0 {

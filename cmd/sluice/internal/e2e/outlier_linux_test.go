@@ -23,7 +23,7 @@ func TestOutlierEjection(t *testing.T) {
 		answers = make(map[string]int)
 		for range n {
 			start := time.Now()
-			name, err := lab.Who(l.Client, lab.WebAddr)
+			name, err := l.Client.Who(lab.WebAddr)
 			if err != nil {
 				t.Fatalf("after %v: %v", answers, err)
 			}
@@ -66,7 +66,7 @@ func TestOutlierEjection(t *testing.T) {
 	var clients sync.WaitGroup
 	for range 20 {
 		clients.Go(func() {
-			if name, err := lab.WhoWithin(10*time.Second, l.Client, lab.WebAddr); err == nil {
+			if name, err := l.Client.TryAsk("tcp", lab.WebAddr, 10*time.Second); err == nil {
 				t.Errorf("%s answers", name)
 			}
 		})
@@ -107,7 +107,7 @@ func TestActiveChecks(t *testing.T) {
 	ask := func() map[string]int {
 		answers := make(map[string]int)
 		for range 30 {
-			name, err := lab.Who(l.Client, lab.WebAddr)
+			name, err := l.Client.Who(lab.WebAddr)
 			testbed.Check(t, err)
 			answers[name]++
 		}

@@ -34,7 +34,7 @@ func TestMinSyncPeriod(t *testing.T) {
 			}
 			served := func(ip string, pod *testbed.Host) func() bool {
 				return func() bool {
-					name, err := lab.WhoWithin(300*time.Millisecond, l.Client, ip+":80")
+					name, err := l.Client.TryAsk("tcp", ip+":80", 300*time.Millisecond)
 					return err == nil && name == pod.Name
 				}
 			}

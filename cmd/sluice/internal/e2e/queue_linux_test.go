@@ -151,7 +151,7 @@ func TestQueueKilled(t *testing.T) {
 					return
 				default:
 				}
-				if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || !strings.HasPrefix(name, "pod-") {
+				if name, err := l.Client.Who(lab.WebAddr); err != nil || !strings.HasPrefix(name, "pod-") {
 					t.Errorf("under load: %q, %v", name, err)
 					return
 				}
@@ -246,7 +246,7 @@ func TestQueueUnavailable(t *testing.T) {
 	queued(l, lab.Movable{Name: "web", Addr: lab.WebAddr, Protocol: "TCP", Port: 8080})
 	withoutTrials(l)
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
 	if n := l.Metric(`sluice_fallbacks{kind="data_path"}`); n != 1 || l.Metric(`sluice_service_data_path{path="userspace"}`) != 1 {

@@ -102,7 +102,7 @@ func askAll(l *lab.Lab, clients, requests int, sent func()) (answers map[string]
 	for range clients {
 		asking.Go(func() {
 			for asked.Add(1) <= int64(requests) { // so that all end together: who is left alone has turns
-				name, err := lab.Who(l.Client, lab.WebAddr)
+				name, err := l.Client.Who(lab.WebAddr)
 				mu.Lock()
 				if err != nil {
 					l.T.Errorf("after %v: %v", answers, err)

@@ -56,7 +56,7 @@ spec:
 	}
 	l.Start()
 	for _, host := range []string{"127.0.0.1", "::1", l.Node.Addr4.String(), l.Node.Alt4.String(), l.Node.Alt6.String()} {
-		if name, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
+		if name, err := l.Node.Who(net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
 			t.Errorf("TCP on %s: %q, %v", host, name, err)
 		}
 		addr := net.JoinHostPort(host, "30081")
@@ -87,7 +87,7 @@ func TestNodePortAddresses(t *testing.T) {
 		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start("--nodeport-addresses", "localhost,"+l.Node.Alt4.String()+"/32")
 	for host, open := range map[string]bool{"127.0.0.1": true, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
-		_, err := lab.Who(l.Node, net.JoinHostPort(host, "30080"))
+		_, err := l.Node.Who(net.JoinHostPort(host, "30080"))
 		if (err == nil) != open {
 			t.Errorf("node port on %s: %v, want open %v", host, err, open)
 		}
@@ -95,14 +95,14 @@ func TestNodePortAddresses(t *testing.T) {
 	stopped(l)
 	l.Start("--nodeport-addresses", l.Node.Alt6.String()+"/128")
 	for _, host := range []string{"127.0.0.1", l.Node.Alt4.String(), l.Node.Addr4.String()} {
-		if _, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil {
+		if _, err := l.Node.Who(net.JoinHostPort(host, "30080")); err != nil {
 			t.Errorf("node port on %s, an address of IPv6 asked for: %v", host, err)
 		}
 	}
 	stopped(l)
 	l.Start("--nodeport-addresses", "primary", "--bind-address", l.Node.Alt4.String())
 	for host, open := range map[string]bool{"127.0.0.1": false, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
-		if _, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); (err == nil) != open {
+		if _, err := l.Node.Who(net.JoinHostPort(host, "30080")); (err == nil) != open {
 			t.Errorf("node port on %s, primary asked for: %v, want open %v", host, err, open)
 		}
 	}
@@ -129,7 +129,7 @@ func TestNodePortConflict(t *testing.T) {
 		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	for _, addr := range []string{lab.WebAddr, "203.0.113.80:80"} {
-		if name, err := lab.Who(l.Client, addr); err != nil || name != "pod-0" {
+		if name, err := l.Client.Who(addr); err != nil || name != "pod-0" {
 			t.Errorf("%s: %q, %v", addr, name, err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestNodePortConflict(t *testing.T) {
 	}
 	squatter.Close()
 	l.Eventually("the node port is held", func() bool { return l.Metric("sluice_node_port_conflicts") == 0 })
-	if name, err := lab.Who(l.Client, l.Node.Addr4.String()+":30080"); err != nil || name != "pod-0" {
+	if name, err := l.Client.Who(l.Node.Addr4.String() + ":30080"); err != nil || name != "pod-0" {
 		t.Errorf("the node port after the conflict: %q, %v", name, err)
 	}
 }
@@ -376,7 +376,7 @@ func testRepairs(t *testing.T, damages []string, args ...string) {
 		l.Eventually("after "+damage+" the rules are repaired", func() bool { return l.Metric("sluice_rules_repaired_total") >= repairs })
 		t.Logf("%s: repaired within %v", damage, time.Since(began))
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
+			if name, err := from.Who(lab.WebAddr); err != nil || name == "" {
 				t.Errorf("after %s: TCP from %s: %q, %v", damage, from, name, err)
 			}
 			if name, err := from.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
@@ -412,7 +412,7 @@ func TestOldModeIsReplaced(t *testing.T) {
 	if strings.Contains(rules, "KUBE-PORTALS") || !strings.Contains(rules, "-A PREROUTING -j KUBE-SERVICES") {
 		t.Errorf("rules after the start:\n%s", rules)
 	}
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != "pod-0" {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name != "pod-0" {
 		t.Errorf("answer %q, %v", name, err)
 	}
 }

@@ -66,7 +66,7 @@ func TestTransparent(t *testing.T) {
 	l.Start(args...)
 	sees := func(from *testbed.Host, address, want string) {
 		t.Helper()
-		got, err := lab.Who(from, address)
+		got, err := from.Who(address)
 		if _, source, _ := strings.Cut(got, " "); err != nil || source != want {
 			t.Errorf("from %s to %s the endpoint sees %q, %v, want %s", from, address, got, err, want)
 		}
@@ -121,7 +121,7 @@ func TestTransparent(t *testing.T) {
 
 	write(false)
 	l.Eventually("the next endpoint sees the node", func() bool {
-		got, err := lab.Who(l.Client, v4)
+		got, err := l.Client.Who(v4)
 		return err == nil && strings.HasSuffix(got, " 10.244.1.1")
 	})
 	talker.Echoes() // its rules stay

@@ -26,7 +26,7 @@ func TestHold(t *testing.T) {
 	hold := "\n  annotations: {sluice.io/hold: 1m, sluice.io/hold-connections: '200'}"
 	publish("")
 	l.start()
-	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil {
+	if _, err := l.Client.Who(lab.WebAddr); err == nil {
 		t.Error("a Service without endpoints answers")
 	}
 	publish(hold)
@@ -41,14 +41,14 @@ func TestHold(t *testing.T) {
 		clients.Go(func() {
 			l.Eventually("a client is held, and served", func() bool { // before the change is in force it is refused
 				var err error
-				names[i], err = lab.WhoWithin(time.Minute, l.Client, lab.WebAddr)
+				names[i], err = l.Client.TryAsk("tcp", lab.WebAddr, time.Minute)
 				return err == nil
 			})
 		})
 	}
 	held(most)
 	const full = `sluice_waits_total{protocol="TCP",result="full",wait="hold"}`
-	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(full) < 1 {
+	if _, err := l.Client.Who(lab.WebAddr); err == nil || l.Metric(full) < 1 {
 		t.Errorf("one more client than may wait: %v", err)
 	}
 	l.mustUpgrade()

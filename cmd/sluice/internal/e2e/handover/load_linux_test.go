@@ -291,7 +291,7 @@ func (g *load) connect(from *testbed.Host, addr string, rate int) {
 				return
 			case <-time.After(time.Until(due)):
 			}
-			if name, err := lab.Who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+			if name, err := from.Who(addr); err != nil || !strings.HasPrefix(name, "pod-") {
 				g.fail("a new connection from %s to %s: %q, %v", from, addr, name, err)
 			}
 			g.fresh.Add(1)

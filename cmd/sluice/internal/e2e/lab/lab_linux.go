@@ -248,11 +248,7 @@ func (l *Lab) Get(url string) (int, string) {
 func (l *Lab) Metric(series string) float64 {
 	l.T.Helper()
 	_, page := l.Get(testbed.MetricsURL)
-	value, ok := testbed.Series(page, series)
-	if !ok {
-		l.T.Fatalf("no metric %s in:\n%s", series, page)
-	}
-	return value
+	return testbed.Metric(l.T, page, series)
 }
 
 // Apply makes a change of manifests and waits until it is in force.
@@ -323,17 +319,6 @@ func (l *Lab) ServeDNS() (servers []*testbed.Server) {
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", DNSAddr, "UDP", ""),
 		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	return servers
-}
-
-// Who connects and returns the name of the pod that answers.
-func Who(from *testbed.Host, addr string) (string, error) {
-	return WhoWithin(testbed.Patience, from, addr)
-}
-
-// WhoWithin is Who for addresses that may not be served yet: a connection that is started
-// before the rules are there comes about a second later at best, when its SYN is sent again.
-func WhoWithin(d time.Duration, from *testbed.Host, addr string) (string, error) {
-	return from.TryAsk("tcp", addr, d)
 }
 
 // Hold opens a connection to the Service of ServeEcho, until the test ends.
