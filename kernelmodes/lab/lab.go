@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
@@ -31,13 +30,15 @@ func New(t *testing.T, cfg testbed.Config, engines func(family int) Engine) *Lab
 	t.Helper()
 	l := &Lab{T: t, Testbed: testbed.NewT(t, cfg), Engines: engines}
 	l.About = lb.Node{
-		PodCIDRs: []netip.Prefix{testbed.PodNet(false), testbed.PodNet(true)},
-		Addresses: []netip.Addr{
-			l.Node.Addr4, l.Node.Addr6, l.Node.Alt4, l.Node.Alt6,
-			testbed.Gateway(false), testbed.Gateway(true),
-		},
+		PodCIDRs:  []netip.Prefix{testbed.PodNet(false), testbed.PodNet(true)},
+		Addresses: addressesOf(l.Node),
 	}
 	return l
+}
+
+// addressesOf returns all addresses of a node with pods.
+func addressesOf(node *testbed.Host) []netip.Addr {
+	return []netip.Addr{node.Addr4, node.Addr6, node.Alt4, node.Alt6, testbed.Gateway(false), testbed.Gateway(true)}
 }
 
 // Sync makes both engines forward services.
@@ -96,9 +97,6 @@ func (l *Lab) Serving(pods int, protocol lb.Protocol, v6 bool, port uint16) (out
 	}
 	return out
 }
-
-// dropSilence is how long nothing must be heard for a drop to be one.
-const dropSilence = 1500 * time.Millisecond
 
 // Ask asks as a client would, for as long as it takes.
 func Ask(from *testbed.Host, protocol lb.Protocol, addr netip.AddrPort) string {

@@ -34,7 +34,7 @@ func TestAddressesLiveChange(t *testing.T) {
 	}
 	answers := func(protocol, addr string, want ...string) {
 		t.Helper()
-		for from, host := range map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[1]} {
+		for from, host := range map[string]*testbed.Host{"another host": l.Client, "the node": l.Node, "a pod": l.Pods[1]} {
 			if got := askOnce(host, protocol, netip.MustParseAddrPort(addr)); !slices.Contains(want, got) {
 				t.Errorf("%s %s asked from %s: %q, want %v", protocol, addr, from, got, want)
 			}
@@ -117,7 +117,7 @@ func TestAddressesAfterCrash(t *testing.T) {
 		l.Signal(end)
 		l.Wait()
 	}
-	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort("10.96.0.1:80")); got != string(refused) {
+	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort("10.96.0.1:80")); got != testbed.Refused {
 		t.Errorf("while nothing runs: %s, want a refusal by the host that has the address", got)
 	}
 	publish("10.96.0.2", "10.96.0.3")
@@ -171,7 +171,7 @@ func TestAddressOutlivesItsService(t *testing.T) {
 	held.Echoes()
 	l.Write("web.yaml")
 	l.Eventually("the Service is gone", func() bool {
-		return askOnce(l.Client, "TCP", netip.MustParseAddrPort(lab.WebAddr)) == string(refused)
+		return askOnce(l.Client, "TCP", netip.MustParseAddrPort(lab.WebAddr)) == testbed.Refused
 	})
 	for range 20 {
 		held.Echoes()
@@ -183,5 +183,5 @@ func TestAddressOutlivesItsService(t *testing.T) {
 // TestAddressesSourceRanges: others are accepted and reset, or come to nothing.
 func TestAddressesSourceRanges(t *testing.T) {
 	t.Parallel()
-	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}).WinUserspace(), refused, true)
+	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}).WinUserspace(), testbed.Refused, true)
 }

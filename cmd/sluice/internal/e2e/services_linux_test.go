@@ -149,13 +149,13 @@ func TestNodePortConflict(t *testing.T) {
 // TestSourceRanges: others are dropped before they could send a byte.
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
-	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}), dropped, false)
+	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}), testbed.Dropped, false)
 }
 
 // testSourceRanges has a second client in the source ranges; what TCP gets outside of them is
 // other, and UDP nothing; node says whether that is so on the node itself. Neither the cluster IP
 // nor the node port is restricted.
-func testSourceRanges(l *lab.Lab, other outcome, node bool) {
+func testSourceRanges(l *lab.Lab, other string, node bool) {
 	testbed.Keep(l.T)(l.Pods[0].WhoTCP(":8080"))
 	testbed.Keep(l.T)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
 	for i, protocol := range []string{"TCP", "UDP"} {
@@ -171,15 +171,15 @@ func testSourceRanges(l *lab.Lab, other outcome, node bool) {
 	}
 	for _, from := range hosts {
 		for i, protocol := range []string{"TCP", "UDP"} {
-			want := map[string]outcome{"TCP": other, "UDP": dropped}[protocol]
+			want := map[string]string{"TCP": other, "UDP": testbed.Dropped}[protocol]
 			if from == l.Clients[1] {
-				want = pod0
+				want = "pod-0"
 			}
-			for addr, want := range map[string]outcome{
-				fmt.Sprintf("203.0.113.%d:80", 30+i): want, fmt.Sprintf("10.96.0.%d:80", 30+i): pod0,
-				fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i): pod0,
+			for addr, want := range map[string]string{
+				fmt.Sprintf("203.0.113.%d:80", 30+i): want, fmt.Sprintf("10.96.0.%d:80", 30+i): "pod-0",
+				fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i): "pod-0",
 			} {
-				if got := askOnce(from, protocol, netip.MustParseAddrPort(addr)); got != string(want) {
+				if got := askOnce(from, protocol, netip.MustParseAddrPort(addr)); got != want {
 					l.T.Errorf("%s %s from %s: %s, want %s", protocol, addr, from, got, want)
 				}
 			}
@@ -239,7 +239,7 @@ func TestServiceProxyName(t *testing.T) {
 		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.served)); got != "pod-0" {
 			t.Errorf("with name %q, %s: %s, want pod-0", test.flag, test.served, got)
 		}
-		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.not)); got != string(dropped) {
+		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.not)); got != testbed.Dropped {
 			t.Errorf("with name %q, %s: %s, want silence", test.flag, test.not, got)
 		}
 		l.Signal(syscall.SIGTERM)
