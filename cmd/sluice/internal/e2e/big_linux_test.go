@@ -31,8 +31,7 @@ func TestBigService(t *testing.T) {
 		t.Helper()
 		others++
 		name, ip := fmt.Sprint("other", others), fmt.Sprintf("10.96.8.%d", others)
-		l.Write(name+".yaml", testbed.ServiceManifest(name, ip+":80", "TCP", ""),
-			testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
+		l.Publish(name, ip+":80", "TCP", "", 8080, l.Pods[0])
 		l.Eventually(name+" is served", func() bool {
 			_, err := l.Client.TryAsk("tcp", ip+":80", testbed.Patience/20)
 			return err == nil

@@ -188,8 +188,7 @@ func TestLiveManifests(t *testing.T) {
 	var delays []time.Duration
 	for i := range 10 { // one endpoint and another in turn
 		pod := l.Pods[1+i%2]
-		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pod)...))
+		l.Publish("web", lab.WebAddr, "TCP", "", 8080, pod)
 		written := time.Now()
 		l.Eventually("the change is in force", func() bool {
 			for range 2 { // turns never give a Service of three the same endpoint twice in a row
@@ -217,8 +216,7 @@ func TestLiveManifests(t *testing.T) {
 		t.Error("the log does not name the file, the line and the field")
 	}
 	ask("pod-2")
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
-		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
+	l.Publish("web", lab.WebAddr, "TCP", "", 8080, l.Pods[0])
 	l.Eventually("the repaired file is in force", func() bool {
 		name, err := l.Client.Who(lab.WebAddr)
 		return err == nil && name == "pod-0"

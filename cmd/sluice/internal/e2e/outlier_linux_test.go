@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,10 +91,8 @@ func TestActiveChecks(t *testing.T) {
 		testbed.Keep(t)(pod.WhoTCP(":9090"))
 	}
 	publish := func(path string) {
-		annotations := fmt.Sprintf("\n  annotations:\n    sluice.io/data-path: %s\n"+
-			"    sluice.io/readiness-probe: '{tcpSocket: {port: 9090}, periodSeconds: 1, failureThreshold: 1}'\nspec:", path)
-		l.Write("web.yaml", strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "\nspec:", annotations, 1),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+		l.Publish("web", lab.WebAddr, "TCP", "sluice.io/data-path: "+path+", sluice.io/readiness-probe: "+
+			"'{tcpSocket: {port: 9090}, periodSeconds: 1, failureThreshold: 1}'", 8080, l.Pods...)
 	}
 	publish("userspace")
 	l.Start()

@@ -438,7 +438,6 @@ func TestStaleUDPEntries(t *testing.T) {
 	works(true)
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP"))
 	works(false)
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods...)
 	works(true)
 }

@@ -17,7 +17,7 @@ import (
 func transparentService(on bool, name, address, node string, endpoints ...string) []string {
 	service := testbed.ServiceManifest(name, address, "TCP", "")
 	if on {
-		service = strings.Replace(service, "\nspec:", "\n  annotations:\n    sluice.io/transparent: \"true\"\nspec:", 1)
+		service = testbed.Annotated(service, "sluice.io/transparent: 'true'")
 	}
 	slice := testbed.SliceManifest(name, 1, 8080, "TCP", endpoints...)
 	for _, e := range endpoints {

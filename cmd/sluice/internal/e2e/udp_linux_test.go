@@ -85,8 +85,7 @@ func TestLargestDatagram(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 2})
 	testbed.Keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[1])...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[1])
 	l.Start("--udp-timeout", "5s")
 	msg, err := io.ReadAll(io.LimitReader(testbed.Stream(3), 65507))
 	testbed.Check(t, err)
@@ -125,8 +124,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	if err := l.Pods[1].Blackhole(true); err != nil { // whoever stays gets no answer
 		t.Fatal(err)
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[0], l.Pods[2])...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0], l.Pods[2])
 	written := time.Now()
 	for i, c := range there {
 		var name string

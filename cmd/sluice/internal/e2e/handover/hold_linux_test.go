@@ -1,7 +1,6 @@
 package handover
 
 import (
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,11 +18,9 @@ func TestHold(t *testing.T) {
 	l := newLine(t, testbed.Config{})
 	l.ServeWeb()
 	publish := func(annotations string, pods ...*testbed.Host) {
-		service := testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")
-		l.Write("web.yaml", strings.Replace(service, "\nspec:", annotations+"\nspec:", 1),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...))
+		l.Publish("web", lab.WebAddr, "TCP", annotations, 8080, pods...)
 	}
-	hold := "\n  annotations: {sluice.io/hold: 1m, sluice.io/hold-connections: '200'}"
+	hold := "sluice.io/hold: 1m, sluice.io/hold-connections: '200'"
 	publish("")
 	l.start()
 	if _, err := l.Client.Who(lab.WebAddr); err == nil {

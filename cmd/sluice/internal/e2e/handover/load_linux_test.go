@@ -246,8 +246,7 @@ func (g *load) serveDNS() {
 	for _, pod := range g.Pods {
 		g.serveEcho(pod)
 	}
-	g.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(g.Pods...)...))
+	g.Publish("dns", lab.DNSAddr, "UDP", "", 5300, g.Pods...)
 }
 
 // roomFor gives a socket room for what comes at once after it stood still, if we may.
