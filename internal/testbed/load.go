@@ -30,7 +30,7 @@ func Repeat(t testing.TB, clients int, ask func() error) *Load {
 				}
 				if err := ask(); err != nil {
 					t.Errorf("after %d times: %v", l.done.Load(), err)
-					l.done.Store(math.MaxInt64 / 2) // nobody waits for more
+					l.done.Store(math.MaxInt64 / 2) // a test that waits for more goes on
 					return
 				}
 				l.done.Add(1)

@@ -86,7 +86,7 @@ func testLog(t *testing.T) {
 	}
 	const n = lines.Queued / 2 // so that both times fit into the queue, however slow the writer is
 	add(n)
-	time.Sleep(reopenEvery)
+	time.Sleep(reopenEvery) // in synctest's time
 	if written, _ := l.Stats(); written != 2*n {
 		t.Fatalf("%d are written, want %d", written, 2*n)
 	}
@@ -234,7 +234,7 @@ func testCannotFollow(t *testing.T) {
 	}
 	for i := range 6 {
 		if i%2 == 0 {
-			time.Sleep(reopenEvery)
+			time.Sleep(reopenEvery) // in synctest's time
 		}
 		l.write([]byte("line\n"), 1)
 	}
@@ -248,7 +248,7 @@ func testCannotFollow(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(reopenEvery)
+	time.Sleep(reopenEvery) // in synctest's time
 	l.write([]byte("line\n"), 1)
 	if err := l.Close(); err != nil {
 		t.Error(err)
