@@ -8,21 +8,19 @@
 //	got := tb.Client.Ask("tcp", tb.Pods[1].At(false, 8080).String(), testbed.Patience) // "pod-1"
 //
 // The labs of other packages take the same [Config] and put what they test on tb.Node. [NewHostsT] makes hosts without
-// links, which [Cable] joins, and [New] this cluster, in which a host's IPv6 address ends with the digits of its IPv4
-// address:
+// links, which [Cable] joins, and [New] this cluster:
 //
-//		client-0 192.0.2.100, ... ----+---- router 192.0.2.1, 2001:db8:1::1 (an Ethernet switch)
-//		node 192.0.2.10 and .11 ------+
-//		  '- cni0 10.244.1.1/24  2001:db8:244:1::1/64 - pod-0 .10, pod-1 .11, ...
-//		remote-node 192.0.2.20 -------+
-//		  '- cni0 10.244.2.1/24  2001:db8:244:2::1/64 - remote-pod-0 .10, ...
+//	client-0 192.0.2.100, ... ----+---- router 192.0.2.1, 2001:db8:1::1 (an Ethernet switch)
+//	node 192.0.2.10 and .11 ------+
+//	  '- cni0 10.244.1.1/24  2001:db8:244:1::1/64 - pod-0 .10, pod-1 .11, ...
+//	remote-node 192.0.2.20 -------+
+//	  '- cni0 10.244.2.1/24  2001:db8:244:2::1/64 - remote-pod-0 .10, ...
 //
-//	  - Every address that no host owns (cluster IPs, external addresses) is routed to the node, where a proxy runs. What
-//	    the node does not take goes to the router, which drops it without an answer.
-//	  - Nothing is left behind: a namespace has no name, and its processes are killed when their Testbed is closed or the
-//	    program ends. [Main] and [Reexec] give the program namespaces of its own, as root or not.
-//	  - Addresses work when [New] returns. A host that is black-holed by [Host.Blackhole] answers nothing.
-//	  - ICMP errors are not limited in number, and senders compute SCTP checksums.
+// A host's IPv6 address ends with the digits of its IPv4 address. Every address that no host owns (cluster IPs,
+// external addresses) is routed to the node, where a proxy runs; what the node does not take goes to the router, which
+// drops it without an answer. Addresses work when [New] returns. ICMP errors are not limited in number, and senders
+// compute SCTP checksums. Nothing is left behind: a namespace has no name, and its processes are killed when their
+// Testbed is closed or the program ends. [Main] and [Reexec] give the program namespaces of its own, as root or not.
 //
 // What a test asks for, and where it is:
 //
@@ -39,6 +37,7 @@
 //	waiting; comparing before and after  Eventually, Within, Poll; Host.KernelState, NoLeaks
 //
 // What needs ip_vs, kernel SCTP or dummy devices runs in the virtual machine of bench/vm: go test -exec bin/vm.
-// [Missing] and [MissingUnless] skip a test where something is missing, or fail it in CI. A [Testbed] has one goroutine,
-// which starts processes; a [Server] and a [Process] one each, and one for each connection or client of [Repeat].
+// [Missing] and [MissingUnless] skip a test where something is missing, or fail it in CI. A [Testbed] has one
+// goroutine, which starts processes; a [Server] and a [Process] one each, and one for each connection or client of
+// [Repeat].
 package testbed
