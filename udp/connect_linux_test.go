@@ -50,8 +50,7 @@ func TestSelfConnect(t *testing.T) {
 func TestPathShrinks(t *testing.T) {
 	defer func() { withoutLoops = false }()
 	l := newLab(t)
-	var b *backend
-	l.inPod(func() { b = listenUDP(t, onPod) })
+	b := inPod(l, func() *backend { return listenUDP(t, onPod) })
 	read := func(want string) netip.AddrPort {
 		t.Helper()
 		buf := make([]byte, 2000)
@@ -77,7 +76,7 @@ func TestPathShrinks(t *testing.T) {
 					cl.send(datagram)
 				}
 			}
-			l.inPod(func() { sendFragmentationNeeded(t, from, b.addr) })
+			l.Pods[0].DoT(t, func() error { sendFragmentationNeeded(t, from, b.addr); return nil })
 			icmpArrives(t)
 			release()
 			for _, datagram := range burst {

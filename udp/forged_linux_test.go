@@ -10,20 +10,26 @@ import (
 )
 
 // An ICMP error that comes when the backend has answered everything is late or forged, and the conversation stays.
-func TestForgedRefusal(t *testing.T) {
+func TestForgedRefusal(t *testing.T) { testForged(t, func(p *proxy) *proxy { return p }) }
+
+// TestForgedAfterHandover: it stays also where it was taken over from another process.
+func TestForgedAfterHandover(t *testing.T) {
+	testForged(t, func(p *proxy) *proxy { next, _ := p.moveTo(1); return next })
+}
+
+func testForged(t *testing.T, move func(*proxy) *proxy) {
 	l := newLab(t)
-	var b *backend
-	var forger net.PacketConn
-	l.inPod(func() {
-		b = reflecting(t, onPod)
-		var err error
-		forger, err = net.ListenPacket("ip4:icmp", "10.244.1.10")
+	b := inPod(l, func() *backend { return reflecting(t, onPod) })
+	forger := inPod(l, func() net.PacketConn {
+		c, err := net.ListenPacket("ip4:icmp", l.Pods[0].Addr4.String())
 		testbed.Check(t, err)
+		return c
 	})
 	t.Cleanup(func() { _ = forger.Close() })
 	p := startProxy(t, 1, nil, b.addr)
 	cl := dial(t, p.addr)
 	from := cl.ask("q")
+	p = move(p)
 	p.setBackends(b.addr, naming(t, "other").addr)
 	before := refusals(t)
 	forged := portUnreachable(netip.MustParseAddrPort(from), b.addr)

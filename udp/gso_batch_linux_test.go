@@ -197,11 +197,9 @@ func TestGSOByEthernet(t *testing.T) {
 	needsGRO(t)
 	l := newLab(t)
 	for _, loops := range []int{1, 2} {
-		var b *backend
-		l.inPod(func() { b = listenUDP(t, onPod) })
+		b := inPod(l, func() *backend { return listenUDP(t, onPod) })
 		p := startProxyAt(t, loops, nil, onNode, b.addr)
-		var cl *client
-		l.inPod(func() { cl = dial(t, p.addr) })
+		cl := inPod(l, func() *client { return dial(t, p.addr) })
 		exchangeBatches(t, p, b, cl, ethernet, loops == 1)
 	}
 }
@@ -214,8 +212,7 @@ func TestGSOOnNarrowPath(t *testing.T) {
 	narrow := strings.Fields("link set mtu 1300 dev")
 	l.Node.Run(t, "ip", append(narrow, "cni0")...)
 	l.Pods[0].Run(t, "ip", append(narrow, "eth0")...)
-	var b *backend
-	l.inPod(func() { b = listenUDP(t, onPod) })
+	b := inPod(l, func() *backend { return listenUDP(t, onPod) })
 	p := startProxy(t, 1, nil, b.addr)
 	cl := dial(t, p.addr)
 	cl.endTrial(b)

@@ -24,8 +24,7 @@ func TestAddressesOfAHost(t *testing.T) {
 	testbed.Check(t, err)
 	m := cni0.HardwareAddr
 	local := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]})
-	var zone string
-	l.inPod(func() { zone = linkIndex(t, "eth0") })
+	zone := inPod(l, func() string { return linkIndex(t, "eth0") })
 	for _, family := range []struct {
 		at, backend string
 		asked       []string
@@ -36,8 +35,8 @@ func TestAddressesOfAHost(t *testing.T) {
 		p := startProxyAt(t, 2, nil, family.at, echo(t, family.backend).addr)
 		for _, ip := range family.asked {
 			// A connected client takes answers from no other address.
-			var cl *client
-			l.inPod(func() { cl = dial(t, netip.AddrPortFrom(netip.MustParseAddr(ip), p.addr.Port())) })
+			at := netip.AddrPortFrom(netip.MustParseAddr(ip), p.addr.Port())
+			cl := inPod(l, func() *client { return dial(t, at) })
 			for range 3 {
 				if a := cl.ask("q"); a != "q" {
 					t.Errorf("%s answers %q", ip, a)
@@ -88,8 +87,7 @@ func TestLinkLocalClients(t *testing.T) {
 // A flow that goes from one backend to another reaches it with the source address
 // of the new way, not of the old one.
 func TestNextBackendIsElsewhere(t *testing.T) {
-	var there *backend
-	newLab(t).inPod(func() { there = reflecting(t, onPod) })
+	there := inPod(newLab(t), func() *backend { return reflecting(t, onPod) })
 	here := reflecting(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, here.addr)
 	c := dial(t, p.addr)
@@ -109,11 +107,9 @@ func TestNextBackendIsElsewhere(t *testing.T) {
 // Datagrams larger than the link's MTU pass in fragments, whole in the end.
 func TestFragments(t *testing.T) {
 	l := newLab(t)
-	var b *backend
-	l.inPod(func() { b = echo(t, onPod) })
+	b := inPod(l, func() *backend { return echo(t, onPod) })
 	p := startProxyAt(t, 1, nil, onNode, b.addr)
-	var cl *client
-	l.inPod(func() { cl = dial(t, p.addr) })
+	cl := inPod(l, func() *client { return dial(t, p.addr) })
 	for _, size := range []int{1472, 1473, 30000, 65507} {
 		q := string(bytes.Repeat([]byte{byte(size), 0x5a}, size)[:size])
 		if a := cl.ask(q); a != q {
@@ -167,8 +163,7 @@ func TestForbiddenByRule(t *testing.T) {
 // and counted, and the flow goes on.
 func TestSlowWay(t *testing.T) {
 	l := newLab(t)
-	var b *backend
-	l.inPod(func() { b = echo(t, onPod) })
+	b := inPod(l, func() *backend { return echo(t, onPod) })
 	p := startProxy(t, 1, nil, b.addr)
 	cni0, err := netlink.LinkByName("cni0")
 	testbed.Check(t, err)
@@ -204,13 +199,8 @@ func TestPortsRunOut(t *testing.T) {
 	b := reflecting(t, "127.0.0.1:0")
 	p := startProxyAt(t, 1, nil, onNode, b.addr)
 	sysctl(t, "net.ipv4.ip_local_port_range", "40000 40003")
-	clients := make([]*client, 10)
+	clients := inPod(l, func() []*client { return dialAll(t, p.addr, 10) })
 	ports := map[string]bool{}
-	l.inPod(func() {
-		for i := range clients {
-			clients[i] = dial(t, p.addr)
-		}
-	})
 	sh := p.shards[0]
 	paused := 0
 	for range 2 {
@@ -247,8 +237,7 @@ func TestSamePortOfTwoAddresses(t *testing.T) {
 	p.setServices(p.LB.Table().Services()[0], service(2, naming(t, "two").addr))
 	for range 20 {
 		for want, addr := range map[string]netip.AddrPort{"one": p.addr, "two": second} {
-			var cl *client
-			l.inPod(func() { cl = dial(t, addr) })
+			cl := inPod(l, func() *client { return dial(t, addr) })
 			if a := cl.ask("q"); a != want {
 				t.Errorf("%s answers %q, want %q", addr, a, want)
 			}

@@ -26,10 +26,11 @@ func newLab(t *testing.T) *lab {
 	return &lab{testbed.NewT(t, testbed.Config{Pods: 1, Here: true}), t}
 }
 
-// inPod runs f in the pod. Sockets stay on the host that they were made on.
-func (l *lab) inPod(f func()) {
+// inPod returns what f makes in the pod: sockets stay there.
+func inPod[T any](l *lab, f func() T) (made T) {
 	l.t.Helper()
-	l.Pods[0].DoT(l.t, func() error { f(); return nil })
+	l.Pods[0].DoT(l.t, func() error { made = f(); return nil })
+	return made
 }
 
 // sysctl sets an option of this process's host until the test ends.

@@ -177,10 +177,8 @@ func TestBursts(t *testing.T) {
 // TestBurstsByEthernet has datagrams that the way does not let pass as one.
 func TestBurstsByEthernet(t *testing.T) {
 	l := newLab(t)
-	var b *backend
-	l.inPod(func() { b = listenUDP(t, onPod) })
+	b := inPod(l, func() *backend { return listenUDP(t, onPod) })
 	p := startProxyAt(t, 1, nil, onNode, b.addr)
-	var cl *client
-	l.inPod(func() { cl = dial(t, p.addr) })
+	cl := inPod(l, func() *client { return dial(t, p.addr) })
 	exchange(t, p, b, cl)
 }
