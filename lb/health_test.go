@@ -272,18 +272,21 @@ func TestEjectionsOfMany(t *testing.T) {
 		}
 	})
 	t.Run("who has left is not ejected", func(t *testing.T) {
-		b, _ := ejecting(t, echo(1, 2))
-		request(t, b, 0)
-		request(t, b, 0)
-		var left Choice
-		for left.Backend() != address(1) {
-			left = mustPick(t, b, Flow{})
+		b, _ := ejecting(t, echo(1, 2, 3))
+		var left []Choice
+		for len(left) < 5 {
+			if c := mustPick(t, b, Flow{}); c.Backend() == address(1) {
+				left = append(left, c)
+			} else {
+				c.Answered()
+				c.Done(nil)
+			}
 		}
-		left.backend.record()
-		b.Update(mustTable(t, []Service{echo(2)}))
-		b.mu.Lock()
-		b.judge(left.backend, connecting, errRefused, 0)
-		b.mu.Unlock()
+		b.Update(mustTable(t, []Service{echo(2, 3)}))
+		for _, c := range left {
+			request(t, b, 0) // another one succeeds meanwhile
+			c.Failed(errRefused, 0)
+		}
 		if n := b.OutlierStats().Active; n != 0 {
 			t.Errorf("%d are ejected", n)
 		}
@@ -293,18 +296,19 @@ func TestEjectionsOfMany(t *testing.T) {
 		one.Name, one.Addresses = "one", []Address{{Addr: address(200)}}
 		b := &Balancer{Outlier: DefaultOutlier}
 		b.Update(mustTable(t, []Service{many, one}))
-		eject := func(id ID, i int) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			k := b.find(id, address(i))
-			k.record()
-			slot, s := b.slotOf(k)
-			b.ejectFrom(slot, s, k, connecting, errRefused, 0)
-		}
 		for i := range 20 {
-			eject(many.ID, i)
+			failUntil(t, b, 5, 0, address(i))
 		}
-		eject(one.ID, 100)
+		for failed := 0; failed < 5; {
+			c := mustPick(t, b, Flow{Frontend: Frontend{TCP, address(200)}})
+			if c.Backend() == address(100) {
+				c.Failed(errRefused, 0)
+				failed++
+				continue
+			}
+			c.Answered()
+			c.Done(nil)
+		}
 		due, _ := b.Trials(second, 2)
 		if len(due) != 2 || due[0].Backend() != address(0) || due[1].Backend() != address(100) {
 			t.Errorf("%v", due)

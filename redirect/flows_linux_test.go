@@ -13,11 +13,12 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// tracked returns the original destinations of all conntrack entries, with their
-// protocol number.
+// tracked returns the original destinations of all conntrack entries of TCP and UDP, with
+// their protocol number. Hosts have others of their own, of IGMP.
 func tracked(t *testing.T, ipv6 bool) []string {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
@@ -28,6 +29,9 @@ func tracked(t *testing.T, ipv6 bool) []string {
 	check(t, err)
 	var out []string
 	for _, f := range list {
+		if p := f.Forward.Protocol; p != unix.IPPROTO_TCP && p != unix.IPPROTO_UDP {
+			continue
+		}
 		dst, _ := netip.AddrFromSlice(f.Forward.DstIP)
 		out = append(out, fmt.Sprintf("%d %s", f.Forward.Protocol, netip.AddrPortFrom(dst, f.Forward.DstPort)))
 	}
@@ -208,15 +212,10 @@ func (st *staleTest) others(t *testing.T, ipv6 bool, port uint16) Plan {
 
 func (st *staleTest) askOthers(t *testing.T) {
 	t.Helper()
-	check(t, st.onClient(func() error {
-		for i, at := range st.neighbour {
-			if _, err := askUDP(uint16(5001+i), at); err != nil {
-				return err
-			}
-		}
-		_, err := askTCP(st.tcp)
-		return err
-	}))
+	for i, at := range st.neighbour {
+		st.answered(netip.AddrPortFrom(netip.Addr{}, uint16(5001+i)), udp(at))
+	}
+	st.answered(netip.AddrPort{}, tcp(st.tcp))
 }
 
 // ask asks from always the same port, and checks the answer where there is one. It
@@ -228,35 +227,37 @@ func (st *staleTest) ask(t *testing.T, name string, x served, shut bool) {
 	if x.accept || port == 0 && nodePort(st.f.Addr) && !x.refuse && !x.drop {
 		port = st.at.Port()
 	}
-	err := st.onClient(func() error {
-		switch {
-		case x.refuse:
-			if _, err := askUDPFrom(local, st.at, patience); !refused(err) {
-				return fmt.Errorf("want refused: %v", err)
-			}
-		case port == 0 || shut && (x.outside || x.only != nil):
-			return tell(local, st.at)
-		default:
-			got, err := askUDPFrom(local, st.at, patience)
-			if want := fmt.Sprintf("%d hello", port); err != nil || got != want {
-				return fmt.Errorf("answered %q, %v; want %q", got, err, want)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Errorf("%s: %v", name, err)
+	want := fmt.Sprint(port)
+	switch {
+	case x.refuse:
+		want = testbed.Refused
+	case port == 0 || shut && (x.outside || x.only != nil):
+		check(t, st.tell(local, st.at))
+		return
+	}
+	if got := st.lab.ask(local, udp(st.at)); got != want {
+		t.Errorf("%s: answered %q, want %q", name, got, want)
+	}
+}
+
+// answered wants an answer.
+func (l *lab) answered(local netip.AddrPort, f lb.Frontend) {
+	l.t.Helper()
+	if got := l.ask(local, f); !isAnswer(got) {
+		l.t.Errorf("%s asks %s: %s", local, f, got)
 	}
 }
 
 // tell sends a datagram and wants no answer.
-func tell(local, addr netip.AddrPort) error {
-	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(addr))
-	if err != nil {
-		return err
-	}
-	_, err = c.Write([]byte("hello"))
-	return errors.Join(err, c.Close())
+func (l *lab) tell(local, addr netip.AddrPort) error {
+	return l.at(local.Addr()).Do(func() error {
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(addr))
+		if err != nil {
+			return err
+		}
+		_, err = c.Write([]byte("hello"))
+		return errors.Join(err, c.Close())
+	})
 }
 
 // TestForeignNAT is a node port whose packets another program has sent elsewhere,
@@ -273,13 +274,9 @@ func TestForeignNAT(t *testing.T) {
 		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
 		ask := func(want uint16) {
 			t.Helper()
-			check(t, l.onClient(func() error {
-				got, err := askUDPFrom(local, at, patience)
-				if text := fmt.Sprintf("%d hello", want); err == nil && got != text {
-					err = fmt.Errorf("answered %q, want %q", got, text)
-				}
-				return err
-			}))
+			if got := l.ask(local, udp(at)); got != fmt.Sprint(want) {
+				t.Errorf("answered %q, want %d", got, want)
+			}
 		}
 		ask(elsewhere)
 		output(t, v.command, append([]string{"-t", "nat", "-D"}, rule...)...)
@@ -302,15 +299,15 @@ func TestBoundAfterAsked(t *testing.T) {
 		s.sync(t, Plan{})
 		at, anywhere := netip.AddrPortFrom(nodeAddr[v.ipv6], 30053), netip.AddrPortFrom(unspecified(v.ipv6), 30053)
 		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
-		if err := l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }); !refused(err) {
-			t.Errorf("before: %v", err)
+		if got := l.ask(local, udp(at)); got != testbed.Refused {
+			t.Errorf("before: %q", got)
 		}
 		serveUDP(t, ":30053")
 		s.sync(t, Plan{Accept: []lb.Frontend{udp(anywhere)}})
 		if got := s.deleted(); got != 0 {
 			t.Errorf("%d entries deleted", got)
 		}
-		check(t, l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }))
+		l.answered(local, udp(at))
 	})
 }
 
@@ -323,7 +320,7 @@ func TestStaleFlowsAfterCrash(t *testing.T) {
 		at := func(n int) netip.AddrPort { return netip.AddrPortFrom(vip(v.ipv6, n), 53) }
 		syncPlan(t, v.steerer(), Plan{Ported: []Ported{{udp(at(1)), a}, {udp(at(2)), a}, {udp(at(3)), a}}})
 		for i := 1; i <= 3; i++ {
-			check(t, l.onClient(func() error { _, err := askUDP(0, at(i)); return err }))
+			l.answered(netip.AddrPort{}, udp(at(i)))
 		}
 		s := &reconciled{steers: v.steerer()}
 		s.sync(t, Plan{Ported: []Ported{{udp(at(1)), a}, {udp(at(2)), b}}})
@@ -352,13 +349,13 @@ func TestUDPWithoutRules(t *testing.T) {
 			output(t, v.command, "-t", "nat", "-F")
 		}
 		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
-		check(t, l.onClient(func() error { return tell(local, at) }))
+		check(t, l.tell(local, at))
 		if got, want := tracked(t, v.ipv6), flow(at); !slices.Contains(got, want) {
 			t.Fatalf("entries %q, want %q among them", got, want)
 		}
 		s.was = nil
 		verified(t, s, false, "without rules")
 		s.sync(t, plan)
-		check(t, l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }))
+		l.answered(local, udp(at))
 	})
 }

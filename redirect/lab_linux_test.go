@@ -3,10 +3,8 @@ package redirect
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"math/bits"
 	"net"
 	"net/netip"
@@ -17,13 +15,9 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -35,248 +29,91 @@ const patience = 5 * time.Second
 // comes within a fraction of it.
 const quiet = 250 * time.Millisecond
 
-// Addresses of the lab. Service addresses are routed to the node by the client,
-// and to the world by the node, so that neither has them. The client has a second
-// address, that of a pod of the node.
+// Addresses of the lab's hosts.
 var (
-	nodeAddr   = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.1"), true: netip.MustParseAddr("fd01::1")}
-	clientAddr = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.2"), true: netip.MustParseAddr("fd01::2")}
-	podAddr    = map[bool]netip.Addr{false: netip.MustParseAddr("10.244.0.2"), true: netip.MustParseAddr("fd44::2")}
+	nodeAddr   = families("192.0.2.10", "2001:db8:1::10")
+	clientAddr = families("192.0.2.100", "2001:db8:1::100")
+	podAddr    = families("10.244.1.10", "2001:db8:244:1::10")
 )
 
-// podNet is where the pods of the node are.
-func podNet(ipv6 bool) netip.Prefix {
-	return netip.PrefixFrom(podAddr[ipv6], map[bool]int{false: 24, true: 64}[ipv6]).Masked()
+func families(v4, v6 string) map[bool]netip.Addr {
+	return map[bool]netip.Addr{false: netip.MustParseAddr(v4), true: netip.MustParseAddr(v6)}
 }
 
-// unspecified is the address of node ports.
-var unspecified = netfilter.Unspecified
+// What the tests name most.
+var (
+	vip, podNet, alone, unspecified = testbed.VIP, testbed.PodNet, testbed.Alone, testbed.Unspecified
+	output, feed                    = testbed.Run, testbed.Feed
+)
 
-// alone is the prefix of one address.
-func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-// vip returns a service address.
-func vip(ipv6 bool, n int) netip.Addr {
-	if ipv6 {
-		return netip.MustParseAddr(fmt.Sprintf("fd96::%x", n))
-	}
-	return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
-}
-
-// lab is two hosts: the node, in which the test runs, and a client, which reaches
-// everything through the node.
+// lab is a node, on which the test runs, with a pod, and a client.
 type lab struct {
-	t            *testing.T
-	node, client *testbed.Host
+	*testbed.Testbed
+	t *testing.T
 }
 
 // newNode moves the test to a host of its own until it ends.
-func newNode(t testing.TB) *testbed.Host {
+func newNode(t testing.TB) {
 	t.Helper()
-	h := testbed.NewHostsT(t, "node")[0]
-	h.Enter(t)
-	return h
+	testbed.NewHostsT(t, "node")[0].Enter(t)
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	hosts := testbed.NewHostsT(t, "node", "client")
-	node, client := hosts[0], hosts[1]
-	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		check(t, node.Sysctl(key, "1"))
-	}
-	on := func(h *testbed.Host, name string, addrs ...netip.Prefix) testbed.End {
-		return testbed.End{Host: h, Name: name, Addrs: addrs}
-	}
-	link := func(ipv6 bool, a netip.Addr) netip.Prefix {
-		return netip.PrefixFrom(a, map[bool]int{false: 24, true: 64}[ipv6])
-	}
-	check(t, testbed.Cable(
-		on(node, "node0", link(false, nodeAddr[false]), link(true, nodeAddr[true])),
-		on(client, "client0", link(false, clientAddr[false]), link(true, clientAddr[true]), alone(podAddr[false]),
-			alone(podAddr[true])),
-	))
-	// The node's way to the rest of the world, where service addresses would go if they
-	// were not steered.
-	check(t, testbed.Cable(on(node, "uplink0"), on(node, "world0")))
-	for ipv6, gateway := range nodeAddr {
-		everywhere := netip.PrefixFrom(unspecified(ipv6), 0)
-		check(t, node.Route("uplink0", everywhere, netip.Addr{}))
-		check(t, node.Route("node0", alone(podAddr[ipv6]), netip.Addr{}))
-		check(t, client.Route("client0", everywhere, gateway))
-	}
-	node.Enter(t)
-	return &lab{t, node, client}
+	l := &lab{testbed.NewT(t, testbed.Config{Pods: 1}), t}
+	l.Node.Enter(t)
+	return l
 }
 
-// onClient runs f on the client.
-func (l *lab) onClient(f func() error) error { return l.client.Do(f) }
+// at returns the pod, if it has that address, or the client.
+func (l *lab) at(a netip.Addr) *testbed.Host {
+	if a == l.Pods[0].Addr(a.Is6()) {
+		return l.Pods[0]
+	}
+	return l.Client
+}
 
-// answers expects an answer on the client or on the node; want is empty for a refusal.
-func (l *lab) answers(host string, f lb.Frontend, want string) {
+// ask asks from one of the two, by its address and port.
+func (l *lab) ask(local netip.AddrPort, f lb.Frontend) string {
+	return l.at(local.Addr()).AskFrom(local, f.Protocol.String(), f.Addr.String(), patience)
+}
+
+// answers wants an answer, or testbed.Refused, on a host.
+func (l *lab) answers(on *testbed.Host, f lb.Frontend, want string) {
 	l.t.Helper()
-	on := map[string]*testbed.Host{"client": l.client, "node": l.node}[host]
-	var got string
-	err := on.Do(func() (err error) {
-		if f.Protocol == lb.TCP {
-			got, err = askTCP(f.Addr)
-		} else {
-			got, err = askUDP(0, f.Addr)
-		}
-		return err
-	})
-	if want == "" && !refused(err) || want != "" && (err != nil || got != want) {
-		l.t.Errorf("%s from the %s: %q, %v; want %q", f, host, got, err, want)
+	if got := on.Ask(f.Protocol.String(), f.Addr.String(), patience); got != want {
+		l.t.Errorf("%s from the %s: %q; want %q", f, on, got, want)
 	}
 }
 
-// serveTCP is a proxy's listener on port of every address of the node: it tells
-// each client which address it asked for. It returns the port.
+// serveTCP is a proxy's listener, on the host that the test is on: it tells each client which address it asked for.
+// It returns the port.
 func serveTCP(t *testing.T, address string) uint16 {
 	t.Helper()
-	ln, err := net.Listen("tcp", address)
-	check(t, err)
-	done := make(chan struct{})
-	t.Cleanup(func() { ln.Close(); <-done })
-	go func() {
-		defer close(done)
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			raw, err := c.(*net.TCPConn).SyscallConn()
-			if err != nil {
-				t.Error(err)
-			}
-			raw.Control(func(fd uintptr) {
-				dst, err := OriginalDst(int(fd))
-				if err != nil {
-					t.Errorf("OriginalDst: %v", err)
-				}
-				fmt.Fprint(c, dst)
-			})
-			c.Close()
+	return testbed.Keep(t)(testbed.EnteredT(t).ServeTCP(address, func(c net.Conn) {
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Error(err)
+			return
 		}
-	}()
-	return netip.MustParseAddrPort(ln.Addr().String()).Port()
+		var dst netip.AddrPort
+		raw.Control(func(fd uintptr) { dst, err = OriginalDst(int(fd)) })
+		if err != nil {
+			t.Errorf("OriginalDst: %v", err)
+		}
+		testbed.Say(c, dst.String())
+	})).Addr.Port()
 }
 
-// askTCP connects and returns what the server says.
-func askTCP(addr netip.AddrPort) (string, error) {
-	return askTCPFrom(netip.Addr{}, addr, patience)
-}
-
-// askTCPFrom does so from an address, if it is valid, and waits for so long.
-func askTCPFrom(local netip.Addr, addr netip.AddrPort, wait time.Duration) (string, error) {
-	d := net.Dialer{Timeout: wait}
-	if local.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
-	}
-	c, err := d.Dial("tcp", addr.String())
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(wait))
-	var b bytes.Buffer
-	_, err = b.ReadFrom(c)
-	return b.String(), err
-}
-
-// serveUDP is a proxy's socket: it answers each datagram with its port and the
-// datagram, from the address that was asked. It returns the port.
+// serveUDP is a proxy's socket there: it answers each datagram with its port, which it returns.
 func serveUDP(t *testing.T, address string) uint16 {
 	t.Helper()
-	pc, err := freed(func() (net.PacketConn, error) { return net.ListenPacket("udp", address) })
-	check(t, err)
-	c := pc.(*net.UDPConn)
-	raw, err := c.SyscallConn()
-	check(t, err)
-	raw.Control(func(fd uintptr) {
-		unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1)
-		unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
-	})
-	port := netip.MustParseAddrPort(c.LocalAddr().String()).Port()
-	done := make(chan struct{})
-	t.Cleanup(func() { c.Close(); <-done })
-	go func() {
-		defer close(done)
-		b, oob := make([]byte, 1500), make([]byte, 256)
-		for {
-			n, oobn, _, from, err := c.ReadMsgUDPAddrPort(b, oob)
-			if err != nil {
-				return
-			}
-			// The packet info of a datagram is what its answer needs (ip(7)).
-			c.WriteMsgUDPAddrPort(fmt.Appendf(nil, "%d %s", port, b[:n]), oob[:oobn], from)
-		}
-	}()
-	return port
-}
-
-// freed opens a socket at an address that may be in use: one that was closed a moment ago may
-// still be held by a program that is just being started elsewhere, as between fork(2) and
-// execve(2) it has every descriptor.
-func freed[C any](open func() (C, error)) (C, error) {
-	c, err := open()
-	for end := time.Now().Add(patience); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // a pause between two attempts
-		c, err = open()
-	}
-	return c, err
-}
-
-// askUDP sends a datagram on a connected socket and returns the answer. A local
-// port of 0 is any. Where the packet is rejected before it leaves the host, send(2)
-// says EPERM, and only the next call has what the ICMP message said.
-func askUDP(local uint16, addr netip.AddrPort) (string, error) {
-	return askUDPFrom(netip.AddrPortFrom(unspecified(addr.Addr().Is6()), local), addr, patience)
-}
-
-// askUDPFrom does so from an address and waits for so long.
-func askUDPFrom(local, addr netip.AddrPort, wait time.Duration) (string, error) {
-	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(local)}
-	c, err := freed(func() (net.Conn, error) { return d.Dial("udp", addr.String()) })
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(wait))
-	if _, err := c.Write([]byte("hello")); err != nil && !errors.Is(err, syscall.EPERM) {
-		return "", err
-	}
-	b := make([]byte, 1500)
-	n, err := c.Read(b)
-	return string(b[:n]), err
-}
-
-func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
-// silent reports whether nothing came back at all, not even a refusal.
-func silent(err error) bool {
-	var e net.Error
-	return errors.As(err, &e) && e.Timeout()
-}
-
-// output runs a program in the test's namespace.
-func output(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-// feed runs a program with input.
-func feed(t *testing.T, stdin, name string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Stdin = strings.NewReader(stdin)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", name, err, out)
-	}
+	var port atomic.Uint32
+	s := testbed.Keep(t)(testbed.EnteredT(t).Answer("udp", address, func(netip.AddrPort) string {
+		return fmt.Sprint(port.Load())
+	}))
+	port.Store(uint32(s.Addr.Port()))
+	return s.Addr.Port()
 }
 
 // elementMarks are around and between the elements of a set that nft lists.
@@ -322,13 +159,7 @@ func watched(t *testing.T, command string) (string, func() int) {
 	t.Helper()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
-	for _, suffix := range []string{"", "-restore", "-save"} {
-		path, err := exec.LookPath(command + suffix)
-		check(t, err)
-		testbed.WriteScript(t, filepath.Join(dir, command+suffix),
-			fmt.Sprintf("echo x >> %s\nexec %s \"$@\"\n", log, path))
-	}
-	return filepath.Join(dir, command), func() int {
+	return testbed.WrapIPTables(t, dir, command, "echo x >> "+log), func() int {
 		b, _ := os.ReadFile(log)
 		return bytes.Count(b, []byte("\n"))
 	}
@@ -384,12 +215,11 @@ func variants() (out []variant) {
 		if !*allVariants && bits.OnesCount(uint(i))%2 != 0 {
 			continue
 		}
-		v := variant{name: "nft", command: "iptables-nft", ipv6: i&1 != 0, noSets: i&4 != 0}
-		if i&2 != 0 {
-			v.name, v.command = "legacy", "iptables-legacy"
-		}
+		backend := testbed.IPTables{IPv6: i&1 != 0, Legacy: i&2 != 0}
+		v := variant{command: backend.Command(), ipv6: backend.IPv6, noSets: i&4 != 0}
+		_, v.name, _ = strings.Cut(v.command, "-")
 		if v.ipv6 {
-			v.name, v.command = v.name+" IPv6", "ip6"+strings.TrimPrefix(v.command, "ip")
+			v.name += " IPv6"
 		}
 		if v.noSets {
 			v.name += " without sets"
@@ -450,32 +280,5 @@ func verified(t *testing.T, s steers, want bool, when string, args ...any) {
 	t.Helper()
 	if ok, err := s.Verify(t.Context()); ok != want || err != nil {
 		t.Errorf("Verify %s = %v, %v", fmt.Sprintf(when, args...), ok, err)
-	}
-}
-
-// asking has the client do something without pause until stop is called, which returns the
-// first error. asked counts how often it was done.
-func (l *lab) asking(f func() error) (asked *atomic.Int64, stop func() error) {
-	asked = new(atomic.Int64)
-	ended, failed := make(chan struct{}), make(chan error, 1)
-	go func() {
-		failed <- l.onClient(func() error {
-			for {
-				select {
-				case <-ended:
-					return nil
-				default:
-				}
-				if err := f(); err != nil {
-					asked.Store(math.MaxInt64) // there is no more to come
-					return err
-				}
-				asked.Add(1)
-			}
-		})
-	}()
-	return asked, func() error {
-		close(ended)
-		return <-failed
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -137,7 +138,7 @@ func TestFirewallDecides(t *testing.T) {
 		output(t, v.command, "-P", "INPUT", "DROP")
 		at := tcp(netip.AddrPortFrom(vip(v.ipv6, 1), 80))
 		syncPlan(t, v.steerer(), Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at.Addr}})
-		l.expect("a firewall that knows nothing of it", "host", at, "silent")
+		l.expect("a firewall that knows nothing of it", "host", at, testbed.Dropped)
 		output(t, v.command, "-A", "INPUT", "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT")
 		l.expect("a firewall that lets in what is steered", "host", at, "answered")
 	})
@@ -160,13 +161,13 @@ func TestSlowReplacement(t *testing.T) {
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 80)
 		plan := Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}}
 		syncPlan(t, v.steerer(), plan)
-		_, stop := l.asking(func() error { return openAtOnce(clientAddr[v.ipv6], at) })
+		asking := testbed.Repeat(t, 1, func() error { return openAtOnce(l.Client, at) })
 		for range 25 {
 			v.slowChain(t)
 			v.nft(t, "insert rule TABLE prerouting jump slow")
 			syncPlan(t, v.steerer(), plan)
 		}
-		check(t, stop())
+		asking.Stop()
 	})
 }
 
@@ -203,9 +204,14 @@ func TestChangeOfFilter(t *testing.T) {
 		first := old.iptables()
 		syncPlan(t, first, plan)
 		local := netip.AddrPortFrom(clientAddr[old.ipv6], 5000)
-		ask := func() error { _, err := askUDPFrom(local, dns.Addr, patience); return err }
-		check(t, l.onClient(ask))
-		asked, stop := l.asking(func() error { return openAtOnce(clientAddr[old.ipv6], at) })
+		ask := func() {
+			t.Helper()
+			if got, want := l.ask(local, dns), fmt.Sprint(plan.Ported[0].Port); got != want {
+				t.Errorf("asked for DNS: %q, want %q", got, want)
+			}
+		}
+		ask()
+		asking := testbed.Repeat(t, 1, func() error { return openAtOnce(l.Client, at) })
 		for i := range 3 {
 			for _, v := range []variant{now, old} {
 				s := &reconciled{steers: v.steerer()}
@@ -215,7 +221,7 @@ func TestChangeOfFilter(t *testing.T) {
 				}
 				s.sync(t, plan)
 				verified(t, s, true, "after change %d", i)
-				check(t, l.onClient(ask))
+				ask()
 				if n := s.deleted(); n != 0 {
 					t.Errorf("%d entries of flows deleted that stay", n)
 				}
@@ -227,9 +233,7 @@ func TestChangeOfFilter(t *testing.T) {
 				}
 			}
 		}
-		if err := stop(); err != nil || asked.Load() == 0 {
-			t.Errorf("after %d connections %v", asked.Load(), err)
-		}
+		asking.Stop()
 		syncPlan(t, now.steerer(), plan)
 		check(t, Cleanup(t.Context()))
 		if diff := cmp.Diff(emptyTables(before), emptyTables(saved(t)+now.nft(t, "list tables"))); diff != "" {
@@ -244,7 +248,7 @@ func TestNFTablesCleanup(t *testing.T) {
 		l := newLab(t)
 		dns := netip.AddrPortFrom(vip(v.ipv6, 1), 53)
 		syncPlan(t, v.steerer(), Plan{Ported: []Ported{{udp(dns), serveUDP(t, ":0")}}})
-		check(t, l.onClient(func() error { _, err := askUDP(0, dns); return err }))
+		l.expect("before", "host", udp(dns), "answered")
 		check(t, Cleanup(t.Context()))
 		if left := v.nft(t, "list ruleset"); left != "" {
 			t.Errorf("left behind:\n%s", left)

@@ -2,12 +2,12 @@ package redirect
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -38,15 +38,11 @@ func testSlowReaders(t *testing.T, l *lab, v variant, slow func()) {
 	syncPlan(t, s, outside)
 	slow()
 	// Netfilter takes the first datagram that gets through, and all after it, for one flow.
-	var c net.Conn
-	check(t, l.onClient(func() (err error) {
-		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientAddr[v.ipv6], 0))}
-		c, err = d.Dial("udp", f.Addr.String())
-		return err
-	}))
+	c, err := l.Client.Dial(t.Context(), "udp", f.Addr.String())
+	check(t, err)
 	defer c.Close()
 	b := make([]byte, 100)
-	asked, stop := l.asking(func() error {
+	asking := testbed.Repeat(t, 1, func() error {
 		if _, err := c.Write([]byte("hello")); err != nil {
 			return err
 		}
@@ -61,11 +57,9 @@ func testSlowReaders(t *testing.T, l *lab, v variant, slow func()) {
 		syncPlan(t, s, restricted)
 		syncPlan(t, s, outside)
 	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-	if asked.Load() < int64(changes) {
-		t.Errorf("the host asked %d times while there were %d changes", asked.Load(), changes)
+	asking.Stop()
+	if asked := asking.Done(); asked < int64(changes) {
+		t.Errorf("the host asked %d times while there were %d changes", asked, changes)
 	}
 	syncPlan(t, s, open) // the host could have been answered
 	l.expect("at last", "host", f, "answered")

@@ -1,59 +1,43 @@
 package redirect
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// expect asks for a frontend from another host, a pod or the node, and compares what
+// expect asks for a frontend from the client ("host"), a pod or the node, and compares what
 // came of it with what is wanted. It waits no longer than need be for that.
 func (l *lab) expect(what, who string, f lb.Frontend, want string) {
 	l.t.Helper()
-	on, local := l.onClient, netip.Addr{}
-	switch ipv6 := f.Addr.Addr().Is6(); who {
-	case "host":
-		local = clientAddr[ipv6]
-	case "pod":
-		local = podAddr[ipv6]
-	case "node":
-		on = l.node.Do
-	}
 	wait := patience
-	if want == "silent" {
+	if want == testbed.Dropped {
 		wait = quiet
 	}
-	err := on(func() error {
-		if f.Protocol == lb.TCP {
-			_, err := askTCPFrom(local, f.Addr, wait)
-			return err
-		}
-		if !local.IsValid() {
-			local = unspecified(f.Addr.Addr().Is6())
-		}
-		_, err := askUDPFrom(netip.AddrPortFrom(local, 0), f.Addr, wait)
-		return err
-	})
-	got := fmt.Sprint(err)
-	switch {
-	case err == nil:
+	from := map[string]*testbed.Host{"host": l.Client, "pod": l.Pods[0], "node": l.Node}[who]
+	got := from.Ask(f.Protocol.String(), f.Addr.String(), wait)
+	if isAnswer(got) {
 		got = "answered"
-	case refused(err):
-		got = "refused"
-	case silent(err):
-		got = "silent"
 	}
 	if got != want {
 		l.t.Errorf("%s: %s asks %s: %s, want %s", what, who, f, got, want)
 	}
+}
+
+// isAnswer reports whether a proxy of the lab said so: it says a port or an address.
+func isAnswer(s string) bool {
+	return s != "" && '0' <= s[0] && s[0] <= '9' || strings.HasPrefix(s, "[")
 }
 
 // screen builds a plan, frontend by frontend, and then asks them all at once.
@@ -132,9 +116,10 @@ func TestScreen(t *testing.T) {
 		x := screen{lab: newLab(t), ipv6: v.ipv6, port: 30000, synced: make(chan struct{})}
 		x.plan = Plan{TCPPort: serveTCP(t, ":0"), Inside: []netip.Prefix{podNet(v.ipv6), podNet(!v.ipv6)}}
 		x.udpPort = serveUDP(t, ":0")
-		node, host, pod := alone(nodeAddr[v.ipv6]), alone(clientAddr[v.ipv6]), alone(podAddr[v.ipv6])
+		host, pod := alone(clientAddr[v.ipv6]), alone(podAddr[v.ipv6])
+		node := netip.PrefixFrom(nodeAddr[v.ipv6], host.Bits()-1) // with its second address
 		everybody := netip.PrefixFrom(unspecified(v.ipv6), 0)
-		const yes, no, never = "answered", "refused", "silent"
+		const yes, no, never = "answered", testbed.Refused, testbed.Dropped
 
 		x.add("steered", false, yes, yes, yes, x.steer)
 		x.add("dropped", false, never, never, never, x.drop)
@@ -181,8 +166,9 @@ func TestLoopbackIsInside(t *testing.T) {
 		port := serveTCP(t, ":0")
 		syncPlan(t, v.steerer(), Plan{DropOutside: []lb.Frontend{tcp(netip.AddrPortFrom(unspecified(v.ipv6), port))}})
 		loopback := map[bool]string{false: "127.0.0.1", true: "::1"}[v.ipv6]
-		if _, err := askTCP(netip.AddrPortFrom(netip.MustParseAddr(loopback), port)); err != nil {
-			t.Error(err)
+		to := netip.AddrPortFrom(netip.MustParseAddr(loopback), port).String()
+		if got := testbed.EnteredT(t).Ask("tcp", to, patience); got != to {
+			t.Errorf("%s: %s", to, got)
 		}
 	})
 }
@@ -204,20 +190,7 @@ func TestEverywhereInside(t *testing.T) {
 func TestEstablishedGoOn(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		l := newLab(t)
-		ln, err := net.Listen("tcp", ":0")
-		check(t, err)
-		var echo sync.WaitGroup
-		t.Cleanup(func() { ln.Close(); echo.Wait() })
-		echo.Go(func() {
-			for {
-				c, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				echo.Go(func() { io.Copy(c, c); c.Close() })
-			}
-		})
-		port := netip.MustParseAddrPort(ln.Addr().String()).Port()
+		port := testbed.Keep(t)(l.Node.EchoTCP(":0")).Addr.Port()
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 80)
 		open := Plan{TCPPort: port, TCP: []netip.AddrPort{at}}
 		outside, restricted := open, open
@@ -225,23 +198,16 @@ func TestEstablishedGoOn(t *testing.T) {
 		restricted.Restricted = []Restricted{{Frontend: tcp(at)}}
 		s := v.steerer()
 		syncPlan(t, s, open)
-		var c net.Conn
-		check(t, l.onClient(func() (err error) { c, err = net.DialTimeout("tcp", at.String(), patience); return err }))
+		c, err := l.Client.Dial(t.Context(), "tcp", at.String())
+		check(t, err)
 		defer c.Close()
 		for what, p := range map[string]Plan{"dropped": {TCPPort: port, Drop: []lb.Frontend{tcp(at)}},
 			"outside": outside, "restricted": restricted, "refused": {TCPPort: port, Refuse: []lb.Frontend{tcp(at)}}} {
 			syncPlan(t, s, p)
-			c.SetDeadline(time.Now().Add(patience))
-			if _, err := fmt.Fprintln(c, what); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			b := make([]byte, len(what)+1)
-			if _, err := io.ReadFull(c, b); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			want := "silent"
+			(&testbed.Talker{T: t, Conn: c}).Echoes()
+			want := testbed.Dropped
 			if what == "refused" {
-				want = "refused"
+				want = testbed.Refused
 			}
 			l.expect("a new connection, "+what, "host", tcp(at), want)
 		}
@@ -266,18 +232,16 @@ func TestNeverOpen(t *testing.T) {
 		}
 		s := v.steerer()
 		syncPlan(t, s, gone)
-		tries, stop := l.asking(func() error {
-			if got, err := askTCPFrom(netip.Addr{}, at, 300*time.Microsecond); err == nil {
+		tries := testbed.Repeat(t, 1, func() error {
+			if got, err := l.Client.TryAsk("tcp", at.String(), 300*time.Microsecond); err == nil {
 				return fmt.Errorf("answered: %q", got)
 			}
 			return nil
 		})
-		for changes := 0; changes < 10*len(plans) || tries.Load() < 500; changes++ {
+		for changes := 0; changes < 10*len(plans) || tries.Done() < 500; changes++ {
 			syncPlan(t, s, plans[changes%len(plans)])
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		tries.Stop()
 		syncPlan(t, s, open) // the client could have been answered
 		l.expect("at last", "host", tcp(at), "answered")
 	})
@@ -302,8 +266,8 @@ func TestAlwaysOpen(t *testing.T) {
 		plans := []Plan{open, only, anyPod, outside, both}
 		s := v.steerer()
 		syncPlan(t, s, open)
-		tries, stop := l.asking(func() error { return openAtOnce(pod.Addr(), at) })
-		for tries.Load() < 100 {
+		tries := testbed.Repeat(t, 1, func() error { return openAtOnce(l.Pods[0], at) })
+		for tries.Done() < 100 {
 			for _, from := range plans {
 				for _, to := range plans {
 					syncPlan(t, s, from)
@@ -311,23 +275,22 @@ func TestAlwaysOpen(t *testing.T) {
 				}
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		tries.Stop()
 	})
 }
 
 // openAtOnce connects without a packet being sent again. That is asked of the kernel: how
 // long a connection takes is a matter of how busy the machine is, too.
-func openAtOnce(local netip.Addr, addr netip.AddrPort) error {
-	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))}
-	c, err := d.Dial("tcp", addr.String())
+func openAtOnce(from *testbed.Host, addr netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := from.Dial(ctx, "tcp", addr.String())
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.Copy(io.Discard, c); err != nil {
+	if _, err := io.ReadAll(c); err != nil {
 		return err
 	}
 	raw, err := c.(*net.TCPConn).SyscallConn()

@@ -133,9 +133,9 @@ func TestRestart(t *testing.T) {
 		first := v.steerer()
 		syncPlan(t, first, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, goes}, Refuse: []lb.Frontend{tcp(comes)}})
 
-		asked, stop := l.asking(func() error {
-			if got, err := askTCP(stays); err != nil || got != stays.String() {
-				return fmt.Errorf("answered %q, %v", got, err)
+		asking := testbed.Repeat(t, 1, func() error {
+			if got := l.Client.Ask("tcp", stays.String(), patience); got != stays.String() {
+				return fmt.Errorf("the frontend that stays is not steered: %q", got)
 			}
 			return nil
 		})
@@ -146,9 +146,7 @@ func TestRestart(t *testing.T) {
 			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Ported: []Ported{{dns, 40001}},
 				Refuse: []lb.Frontend{tcp(goes)}})
 		}
-		if err := stop(); err != nil || asked.Load() == 0 {
-			t.Errorf("the frontend that stayed was not steered: after %d connections %v", asked.Load(), err)
-		}
+		asking.Stop()
 		for addr, want := range map[netip.AddrPort]string{stays: "answered", comes: "answered", goes: "refused"} {
 			l.expect("after the restart", "host", tcp(addr), want)
 		}
@@ -298,9 +296,9 @@ func TestSameNumber(t *testing.T) {
 		port, udpPort := serveTCP(t, ":0"), serveUDP(t, ":0")
 		at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(nodeAddr[v.ipv6], port) }
 		syncPlan(t, s, Plan{TCPPort: port, TCP: []netip.AddrPort{at(port)}, Ported: []Ported{{udp(at(udpPort)), udpPort}}})
-		for _, host := range []string{"client", "node"} {
+		for _, host := range []*testbed.Host{l.Client, l.Node} {
 			l.answers(host, tcp(at(port)), at(port).String())
-			l.answers(host, udp(at(udpPort)), fmt.Sprintf("%d hello", udpPort))
+			l.answers(host, udp(at(udpPort)), fmt.Sprint(udpPort))
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 func TestUndefined(t *testing.T) {
 	runVariants(t, append(setVariants(), nftVariants...), func(t *testing.T, v variant) {
 		l := newLab(t)
-		port := serveTCP(t, "")
+		port := serveTCP(t, ":0")
 		s := v.steerer()
 		at := func(p lb.Protocol, n int, port uint16) lb.Frontend {
 			return lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(vip(v.ipv6, n), port)}
@@ -49,7 +49,7 @@ func TestUndefined(t *testing.T) {
 		u.Host.ServiceCIDRs = []netip.Prefix{netip.PrefixFrom(vip(v.ipv6, 0), map[bool]int{false: 16, true: 112}[v.ipv6])}
 		check(t, s.Sync(t.Context(), Update{Host: u.Host}))
 		same("with a ServiceCIDR")
-		l.expect("with a ServiceCIDR", "host", at(lb.TCP, 9, 80), "silent")
+		l.expect("with a ServiceCIDR", "host", at(lb.TCP, 9, 80), "dropped")
 		verified(t, s, true, "with a ServiceCIDR")
 		if !drops() {
 			t.Error("no rule drops what is for addresses of no Service")

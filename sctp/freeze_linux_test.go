@@ -257,7 +257,7 @@ func TestLoopEndsWithTheMove(t *testing.T) {
 			servers[i] = l.accept(accepted[i])
 			ask(t, clients[i], servers[i], message{data: []byte("question")})
 		}
-		to := func(i int) netip.AddrPort { return netip.AddrPortFrom(l.addr(l.Pods[i]), port) }
+		to := func(i int) netip.AddrPort { return l.Pods[i].At(l.ipv6, port) }
 		l.order(order{Do: "table", Backends: []netip.AddrPort{to(0), to(1)}, Owned: []netip.AddrPort{to(0)}})
 		l.order(order{Do: "upgrade", Loops: 2})
 		expectEnd(t, clients[0], "the client of a loop")

@@ -26,7 +26,7 @@ func (l *lab) hand(h *testbed.Host, from uint16) *hand {
 	l.t.Helper()
 	w := &hand{t: l.t, to: l.frontend, from: from}
 	check(l.t, h.Do(func() (err error) {
-		w.conn, err = net.ListenIP("ip4:132", &net.IPAddr{IP: l.addr(h).AsSlice()})
+		w.conn, err = net.ListenIP("ip4:132", &net.IPAddr{IP: h.Addr(l.ipv6).AsSlice()})
 		return err
 	}))
 	l.t.Cleanup(func() { _ = w.conn.Close() })
@@ -206,7 +206,7 @@ func (l *lab) handshake(backend *testbed.Host, from uint16) (c, b *hand, clientT
 	if !ok || content.Kinds != wire.KindInit || !bytes.Equal(got[wire.HeaderSize:], testbed.SCTPInit(wire.ChunkInit, 70, allowed)) {
 		l.t.Fatalf("the backend gets %x, %v", got, ok)
 	}
-	b.to = netip.AddrPortFrom(l.gateway(), content.Source)
+	b.to = netip.AddrPortFrom(testbed.Gateway(l.ipv6), content.Source)
 	b.write(testbed.SCTPPacket(70, testbed.SCTPInit(wire.ChunkInitAck, 90, append(forbidden, testbed.SCTPParam(7, 1, 2, 3))...)))
 	got, content, ok = c.read(patience)
 	if !ok || content.Kinds != wire.KindInitAck || !bytes.Equal(got[wire.HeaderSize:], testbed.SCTPInit(wire.ChunkInitAck, 90, allowed, testbed.SCTPParam(7, 1, 2, 3))) {
@@ -350,7 +350,7 @@ func TestRestartElsewhere(t *testing.T) {
 			for deadline := time.Now().Add(patience); ; {
 				c.write(init)
 				if _, content, ok := dead.read(moment() / 2); ok && died.refuses && content.Kinds == wire.KindInit {
-					dead.to = netip.AddrPortFrom(l.gateway(), content.Source)
+					dead.to = netip.AddrPortFrom(testbed.Gateway(l.ipv6), content.Source)
 					dead.write(wire.Abort(content.InitTag, false))
 				}
 				if _, content, ok := other.read(moment() / 2); ok {

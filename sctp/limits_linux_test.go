@@ -51,7 +51,7 @@ func TestDrainOfAssociations(t *testing.T) {
 	drain := func(pods ...*testbed.Host) {
 		o := order{Do: "table", Drain: int64(time.Second)}
 		for _, pod := range pods {
-			o.Backends = append(o.Backends, netip.AddrPortFrom(l.addr(pod), port))
+			o.Backends = append(o.Backends, pod.At(l.ipv6, port))
 		}
 		l.order(o)
 	}
@@ -87,7 +87,7 @@ func TestMaxConnections(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{})
 		accepted := l.serve(l.Pods...)
-		l.order(order{Do: "table", Most: 1, Backends: []netip.AddrPort{netip.AddrPortFrom(l.addr(l.Pods[0]), port)}})
+		l.order(order{Do: "table", Most: 1, Backends: []netip.AddrPort{l.Pods[0].At(l.ipv6, port)}})
 		for i, upgrade := range []bool{false, true} {
 			client := l.dial(l.Client)
 			server := l.accept(accepted[0])

@@ -22,22 +22,19 @@ func TestLksctp(t *testing.T) {
 	defer cancel()
 	outs := make([]testbed.Buffer, len(l.Pods))
 	for i, pod := range l.Pods {
-		server := pod.Command(ctx, "sctp_test", "-H", l.addr(pod).String(), "-P", fmt.Sprint(port), "-l")
+		server := pod.Command(ctx, "sctp_test", "-H", pod.Addr(l.ipv6).String(), "-P", fmt.Sprint(port), "-l")
 		server.Stdout, server.Stderr = &outs[i], &outs[i]
 		check(t, server.Start())
 		t.Cleanup(func() {
 			_ = server.Process.Kill()
 			_ = server.Wait() // killed
 		})
-		for !strings.Contains(outs[i].String(), "Listening") && !strings.Contains(outs[i].String(), "listen(") {
-			if ctx.Err() != nil {
-				t.Fatalf("sctp_test does not listen: %s", outs[i].String())
-			}
-			pause()
-		}
+		testbed.Within(t, patience, "sctp_test listens", func() bool {
+			return strings.Contains(outs[i].String(), "Listening") || strings.Contains(outs[i].String(), "listen(")
+		})
 	}
 	for i := range 4 {
-		out, err := l.Client.Command(ctx, "sctp_test", "-H", l.addr(l.Client).String(), "-P", fmt.Sprint(6000+i),
+		out, err := l.Client.Command(ctx, "sctp_test", "-H", l.Client.Addr(l.ipv6).String(), "-P", fmt.Sprint(6000+i),
 			"-h", l.frontend.Addr().String(), "-p", fmt.Sprint(l.frontend.Port()), "-s", "-x", "2", "-c", "4", "-M", "4").CombinedOutput()
 		if err != nil {
 			t.Errorf("client %d: %v: %s", i, err, out)

@@ -1,7 +1,6 @@
 package sctp
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/look"
@@ -25,7 +24,7 @@ func TestLog(t *testing.T) {
 			})
 			logged++
 			if e := &all[len(all)-1]; len(all) != logged || e.End != end || e.Protocol != lb.SCTP || e.Service.Name != "s" ||
-				e.Client.Addr() != l.addr(l.Client) || e.Asked != l.frontend || !is(e) {
+				e.Client.Addr() != l.Client.Addr(l.ipv6) || e.Asked != l.frontend || !is(e) {
 				t.Errorf("%s is logged as %+v, the last of %d lines; want end %s, of %d", what, e, len(all), end, logged)
 			}
 		}
@@ -37,7 +36,7 @@ func TestLog(t *testing.T) {
 			ask(t, server, client, message{data: []byte("welcome")})
 			return client, server
 		}
-		pod := netip.AddrPortFrom(l.addr(l.Pods[0]), port)
+		pod := l.Pods[0].At(l.ipv6, port)
 		passed := func(e *look.Ended) bool {
 			return e.Backend == pod && e.In == 5 && e.Out == 7 && e.Connect > 0 && e.FirstByte >= e.Connect &&
 				e.Age >= e.FirstByte && e.Wait == 0 && e.Failed == 0 && e.Why.String() == "rr"

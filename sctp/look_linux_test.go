@@ -25,8 +25,8 @@ func TestLook(t *testing.T) {
 			t.Helper()
 			found, seen := l.order(order{Do: "look"}).Found, make(map[netip.AddrPort]bool)
 			for _, i := range found {
-				if i.Protocol != lb.SCTP || i.Client.Addr() != l.addr(l.Client) || i.Service.Name != "s" ||
-					i.Backend != netip.AddrPortFrom(l.addr(l.Pods[0]), port) || i.State != look.Established ||
+				if i.Protocol != lb.SCTP || i.Client.Addr() != l.Client.Addr(l.ipv6) || i.Service.Name != "s" ||
+					i.Backend != l.Pods[0].At(l.ipv6, port) || i.State != look.Established ||
 					!i.Asked.IsValid() || i.In != in || i.Out != out || seen[i.Client] {
 					t.Errorf("one is %+v", i)
 				}

@@ -2,7 +2,7 @@ package sctp
 
 import (
 	"bytes"
-	"context"
+	"strings"
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
@@ -35,9 +35,9 @@ func TestSmallerPath(t *testing.T) {
 				ask(t, client, server, m)
 				ask(t, server, client, m)
 			}
-			out, err := l.Node.Command(context.Background(), "ip", "route", "get", l.addr(backend).String()).Output()
-			if err != nil || !bytes.Contains(out, []byte("mtu 700")) {
-				t.Errorf("the node's path to the backend: %v, %s", err, out)
+			route := l.Node.Run(t, "ip", "route", "get", backend.Addr(l.ipv6).String())
+			if !strings.Contains(route, "mtu 700") {
+				t.Errorf("the node's path to the backend: %s", route)
 			}
 			if s := l.stats(); s.SendErrors+s.BadChecksum != 0 {
 				t.Errorf("%+v", s)

@@ -39,7 +39,7 @@ func TestRelay(t *testing.T) {
 			t.Run(fmt.Sprintf("ipv6=%v", ipv6), func(t *testing.T) {
 				l := newLab(t, with, testbed.Config{Pods: 1}, ipv6, settings{})
 				client, server := l.associate()
-				if got := server.from().Addr(); got != l.addr(l.Node) && got != l.gateway() {
+				if got := server.from().Addr(); got != l.Node.Addr(l.ipv6) && got != testbed.Gateway(l.ipv6) {
 					t.Errorf("the backend sees %v", got)
 				}
 				for i, size := range []int{1, 100, 1400, 5000, 70000, 200000} {

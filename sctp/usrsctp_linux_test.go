@@ -26,7 +26,7 @@ func TestUsrsctp(t *testing.T) {
 	defer cancel()
 	for _, pod := range l.Pods {
 		log := &testbed.Buffer{Limit: 1 << 16} // it prints thousands of lines
-		command := pod.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(port), "-L", l.addr(pod).String())
+		command := pod.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(port), "-L", pod.Addr(l.ipv6).String())
 		command.Stdout, command.Stderr = log, log
 		server, err := command.Launch()
 		check(t, err)
@@ -41,7 +41,7 @@ func TestUsrsctp(t *testing.T) {
 	for i, size := range []int{100, 8000} {
 		c := l.Clients[i]
 		out, err := c.Command(ctx, tsctp, "-E", "0", "-U", "0", "-p", fmt.Sprint(l.frontend.Port()), "-n", fmt.Sprint(messages),
-			"-l", fmt.Sprint(size), "-L", l.addr(c).String(), l.frontend.Addr().String()).CombinedOutput()
+			"-l", fmt.Sprint(size), "-L", c.Addr(l.ipv6).String(), l.frontend.Addr().String()).CombinedOutput()
 		// It prints thousands of lines, among them the count of what it has sent again, which is no error.
 		if sent := fmt.Sprintf("Sending of %d messages of length %d took", messages, size); err != nil || !strings.Contains(string(out), sent) {
 			t.Errorf("%s: %v: it did not say %q: %s", c, err, sent, out[max(0, len(out)-2000):])

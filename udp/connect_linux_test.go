@@ -21,7 +21,7 @@ func TestSelfConnect(t *testing.T) {
 		t.Run(fmt.Sprint("without loops: ", withoutLoops), func(t *testing.T) {
 			alive := naming(t, "alive") // its port, and the proxy's, are taken before the range shrinks
 			p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 2 }, netip.MustParseAddrPort("127.0.0.1:40000"), alive.addr)
-			sysctl(t, "ipv4/ip_local_port_range", "40000 40007")
+			sysctl(t, "net.ipv4.ip_local_port_range", "40000 40007")
 			for i, port := 0, 50000; i < 100; port++ {
 				if port > 60999 {
 					t.Fatalf("%d clients have found a port", i)
@@ -49,9 +49,8 @@ func TestSelfConnect(t *testing.T) {
 // sent before the loop has read that is not dropped, and GSO batches stay batches.
 func TestPathShrinks(t *testing.T) {
 	defer func() { withoutLoops = false }()
-	c := newCable(t, 0)
-	var b *backend
-	c.inOther(func() { b = listenUDP(t, "10.0.0.2:0") })
+	l := newLab(t)
+	b := inPod(l, func() *backend { return listenUDP(t, onPod) })
 	read := func(want string) netip.AddrPort {
 		t.Helper()
 		buf := make([]byte, 2000)
@@ -77,7 +76,7 @@ func TestPathShrinks(t *testing.T) {
 					cl.send(datagram)
 				}
 			}
-			c.inOther(func() { sendFragmentationNeeded(t, from, b.addr) })
+			l.Pods[0].DoT(t, func() error { sendFragmentationNeeded(t, from, b.addr); return nil })
 			icmpArrives(t)
 			release()
 			for _, datagram := range burst {

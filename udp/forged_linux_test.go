@@ -4,34 +4,36 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // An ICMP error that comes when the backend has answered everything is late or forged, and the conversation stays.
-func TestForgedRefusal(t *testing.T) {
-	c := newCable(t, 0)
-	var b *backend
-	var forger net.PacketConn
-	c.inOther(func() {
-		b = reflecting(t, "10.0.0.2:0")
-		var err error
-		forger, err = net.ListenPacket("ip4:icmp", "10.0.0.2")
+func TestForgedRefusal(t *testing.T) { testForged(t, func(p *proxy) *proxy { return p }) }
+
+// TestForgedAfterHandover: it stays also where it was taken over from another process.
+func TestForgedAfterHandover(t *testing.T) {
+	testForged(t, func(p *proxy) *proxy { next, _ := p.moveTo(1); return next })
+}
+
+func testForged(t *testing.T, move func(*proxy) *proxy) {
+	l := newLab(t)
+	b := inPod(l, func() *backend { return reflecting(t, onPod) })
+	forger := inPod(l, func() net.PacketConn {
+		c, err := net.ListenPacket("ip4:icmp", l.Pods[0].Addr4.String())
 		testbed.Check(t, err)
+		return c
 	})
 	t.Cleanup(func() { _ = forger.Close() })
 	p := startProxy(t, 1, nil, b.addr)
 	cl := dial(t, p.addr)
 	from := cl.ask("q")
+	p = move(p)
 	p.setBackends(b.addr, naming(t, "other").addr)
 	before := refusals(t)
 	forged := portUnreachable(netip.MustParseAddrPort(from), b.addr)
-	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.0.0.1")})
+	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.244.1.1")})
 	testbed.Check(t, err)
 	eventually(t, "the error arrives", func() bool { return refusals(t) > before })
 	for range 2 { // events that came before it are handled by then
@@ -61,23 +63,9 @@ func portUnreachable(from, to netip.AddrPort) []byte {
 }
 
 // refusals returns how many ICMP messages of type 3 this host has received.
-func refusals(t *testing.T) int {
+func refusals(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile("/proc/thread-self/net/snmp")
+	n, err := testbed.HereT(t).Counter("Icmp", "InDestUnreachs")
 	testbed.Check(t, err)
-	n := 0
-	var names []string
-	for line := range strings.Lines(string(text)) {
-		values, ok := strings.CutPrefix(line, "Icmp: ")
-		if !ok {
-			continue
-		}
-		if names == nil {
-			names = strings.Fields(values)
-			continue
-		}
-		n, err = strconv.Atoi(strings.Fields(values)[slices.Index(names, "InDestUnreachs")])
-		testbed.Check(t, err)
-	}
 	return n
 }

@@ -1,44 +1,12 @@
 package udp
 
 import (
-	"net"
-	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
-
-// TestForgedAfterHandover: an ICMP error that comes when the backend has answered everything is late or forged, and
-// the conversation stays, also where it was taken over from another process.
-func TestForgedAfterHandover(t *testing.T) {
-	c := newCable(t, 0)
-	var b *backend
-	var forger net.PacketConn
-	c.inOther(func() {
-		b = reflecting(t, "10.0.0.2:0")
-		var err error
-		forger, err = net.ListenPacket("ip4:icmp", "10.0.0.2")
-		testbed.Check(t, err)
-	})
-	t.Cleanup(func() { _ = forger.Close() })
-	p := startProxy(t, 1, nil, b.addr)
-	cl := dial(t, p.addr)
-	from := cl.ask("q")
-	next, _ := p.moveTo(1)
-	next.setBackends(b.addr, naming(t, "other").addr)
-	before := refusals(t)
-	_, err := forger.WriteTo(portUnreachable(netip.MustParseAddrPort(from), b.addr), &net.IPAddr{IP: net.ParseIP("10.0.0.1")})
-	testbed.Check(t, err)
-	eventually(t, "the error arrives", func() bool { return refusals(t) > before })
-	for range 2 {
-		next.block()()
-	}
-	if a := cl.ask("q"); a != from || next.Stats().Refused != 0 {
-		t.Errorf("after a hand-over %s answers, and %d refusals count, want %s and none", a, next.Stats().Refused, from)
-	}
-}
 
 // TestSilenceAfterHandover: a flow whose answer is awaited when it crosses, and does not come, has failed.
 func TestSilenceAfterHandover(t *testing.T) {

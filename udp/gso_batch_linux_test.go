@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/mmsg"
@@ -195,13 +195,11 @@ func TestGSOBatches(t *testing.T) {
 // TestGSOByEthernet has a wire between, on which datagrams go one by one or as batches.
 func TestGSOByEthernet(t *testing.T) {
 	needsGRO(t)
-	c := newCable(t, 0)
+	l := newLab(t)
 	for _, loops := range []int{1, 2} {
-		var b *backend
-		c.inOther(func() { b = listenUDP(t, "10.0.0.2:0") })
-		p := startProxyAt(t, loops, nil, "10.0.0.1:0", b.addr)
-		var cl *client
-		c.inOther(func() { cl = dial(t, p.addr) })
+		b := inPod(l, func() *backend { return listenUDP(t, onPod) })
+		p := startProxyAt(t, loops, nil, onNode, b.addr)
+		cl := inPod(l, func() *client { return dial(t, p.addr) })
 		exchangeBatches(t, p, b, cl, ethernet, loops == 1)
 	}
 }
@@ -210,19 +208,11 @@ func TestGSOByEthernet(t *testing.T) {
 // that batches have to be taken apart, and datagrams go in fragments.
 func TestGSOOnNarrowPath(t *testing.T) {
 	needsGRO(t)
-	c := newCable(t, 0)
-	narrow := func() {
-		for _, name := range []string{"host0", "other"} {
-			if link, err := netlink.LinkByName(name); err == nil {
-				if err := netlink.LinkSetMTU(link, 1300); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
-	narrow()
-	var b *backend
-	c.inOther(func() { narrow(); b = listenUDP(t, "10.0.0.2:0") })
+	l := newLab(t)
+	narrow := strings.Fields("link set mtu 1300 dev")
+	l.Node.Run(t, "ip", append(narrow, "cni0")...)
+	l.Pods[0].Run(t, "ip", append(narrow, "eth0")...)
+	b := inPod(l, func() *backend { return listenUDP(t, onPod) })
 	p := startProxy(t, 1, nil, b.addr)
 	cl := dial(t, p.addr)
 	cl.endTrial(b)

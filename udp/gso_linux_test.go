@@ -22,8 +22,8 @@ func TestSuspectGSO(t *testing.T) {
 
 // TestSegmentsUDP: a veth segments UDP until that is turned off.
 func TestSegmentsUDP(t *testing.T) {
-	newCable(t, 0)
-	if on, err := segmentsUDP("host0"); !on || err != nil {
+	newLab(t)
+	if on, err := segmentsUDP("eth0"); !on || err != nil {
 		t.Errorf("segmentsUDP = %v, %v for a veth", on, err)
 	}
 	if on, err := segmentsUDP("nosuch"); err == nil {
@@ -32,9 +32,8 @@ func TestSegmentsUDP(t *testing.T) {
 	if _, err := exec.LookPath("ethtool"); err != nil {
 		testbed.Missing(t, err.Error())
 	}
-	out, err := exec.Command("ethtool", "-K", "host0", "tx-udp-segmentation", "off").CombinedOutput()
-	testbed.Check(t, err)
-	if on, err := segmentsUDP("host0"); on || err != nil {
+	out := testbed.Run(t, "ethtool", "-K", "eth0", "tx-udp-segmentation", "off")
+	if on, err := segmentsUDP("eth0"); on || err != nil {
 		t.Errorf("segmentsUDP = %v, %v after ethtool -K: %s", on, err, out)
 	}
 }

@@ -3,11 +3,9 @@ package udp
 import (
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/mmsg"
@@ -114,17 +112,10 @@ func TestLoopEnds(t *testing.T) {
 
 // A router drops what has no hops left, and says so: that is up to the client, not to the backend.
 func TestHopsExceededOnTheWay(t *testing.T) {
-	c := newCable(t, 0)
-	far := netip.MustParseAddr("10.9.0.1")
-	c.other.DoT(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) })
-	_, dst, err := net.ParseCIDR("10.9.0.0/24")
-	testbed.Check(t, err)
-	testbed.Check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: c.host.Attrs().Index, Dst: dst, Gw: net.ParseIP("10.0.0.2")}))
-	c.inOther(func() {
-		link, err := netlink.LinkByName("other")
-		testbed.Check(t, err)
-		testbed.Check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: net.ParseIP("10.0.0.1")}))
-	})
+	l := newLab(t)
+	far, pod := netip.MustParseAddr("10.9.0.1"), l.Pods[0] // which sends it back to the node
+	testbed.Check(t, l.Node.Route("cni0", testbed.Alone(far), pod.Addr4))
+	testbed.Check(t, pod.Sysctl("net.ipv4.ip_forward", "1"))
 	p := startProxy(t, 1, nil, netip.AddrPortFrom(far, 53), naming(t, "here").addr)
 	for range 2 { // one of the two goes there
 		cl := dial(t, p.addr)

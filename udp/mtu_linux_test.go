@@ -2,67 +2,34 @@ package udp
 
 import (
 	"bytes"
-	"net/netip"
+	"fmt"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// narrow makes a host that is reached through a router, whose link to it takes smaller packets than ours.
-//
-//	here: 10.1.0.1, fd01::1    router    far: 10.2.0.2, fd02::2
-func narrow(t *testing.T, mtu int) (far *testbed.Host) {
+// narrow makes a pod that is reached through another node, whose link to it takes smaller packets than ours.
+func narrow(t *testing.T, mtu int) (node, far *testbed.Host) {
 	t.Helper()
-	here, hosts := testbed.HereT(t), testbed.NewHostsT(t, "router", "far")
-	router, far := hosts[0], hosts[1]
-	end := func(h *testbed.Host, name string, addrs ...string) testbed.End {
-		e := testbed.End{Host: h, Name: name}
-		for _, a := range addrs {
-			e.Addrs = append(e.Addrs, netip.MustParsePrefix(a))
-		}
-		return e
-	}
-	testbed.Check(t, testbed.Cable(end(here, "wide", "10.1.0.1/24", "fd01::1/64"), end(router, "wide", "10.1.0.2/24", "fd01::2/64")))
-	testbed.Check(t, testbed.Cable(end(router, "narrow", "10.2.0.1/24", "fd02::1/64"), end(far, "narrow", "10.2.0.2/24", "fd02::2/64")))
-	link, err := netlink.LinkByName("wide")
-	testbed.Check(t, err)
-	t.Cleanup(func() { _ = netlink.LinkDel(link) })
-	for _, h := range []*testbed.Host{router, far} {
-		h.DoT(t, func() error {
-			link, err := netlink.LinkByName("narrow")
-			if err != nil {
-				return err
-			}
-			return netlink.LinkSetMTU(link, mtu)
-		})
-	}
-	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		testbed.Check(t, router.Sysctl(key, "1"))
-	}
-	for _, r := range []struct {
-		host    *testbed.Host
-		dev     string
-		to, via string
-	}{{here, "wide", "10.2.0.0/24", "10.1.0.2"}, {here, "wide", "fd02::/64", "fd01::2"},
-		{far, "narrow", "10.1.0.0/24", "10.2.0.1"}, {far, "narrow", "fd01::/64", "fd02::1"}} {
-		testbed.Check(t, r.host.Route(r.dev, netip.MustParsePrefix(r.to), netip.MustParseAddr(r.via)))
-	}
-	return far
+	tb := testbed.NewT(t, testbed.Config{RemotePods: 1, Here: true})
+	set := []string{"link", "set", "mtu", fmt.Sprint(mtu), "dev"}
+	tb.RemoteNode.Run(t, "ip", append(set, "cni0")...)
+	tb.RemotePods[0].Run(t, "ip", append(set, "eth0")...)
+	return tb.Node, tb.RemotePods[0]
 }
 
 // TestSmallMTU: a datagram that is larger than a link behind a router takes arrives, both ways. With IPv4 it is the
 // router that splits it; with IPv6 this host, which the first one tells the size.
 func TestSmallMTU(t *testing.T) {
-	far := narrow(t, 1280)
+	node, far := narrow(t, 1280)
 	q := string(bytes.Repeat([]byte("0123456789"), 140))
-	for _, family := range []struct{ here, far string }{{"10.1.0.1:0", "10.2.0.2:0"}, {"[fd01::1]:0", "[fd02::2]:0"}} {
+	for _, ipv6 := range []bool{false, true} {
 		var b *backend
-		far.DoT(t, func() error { b = echo(t, family.far); return nil })
-		to := startProxyAt(t, 1, nil, family.here, b.addr)
-		from := startProxyAt(t, 1, nil, family.here, echo(t, family.here).addr)
+		far.DoT(t, func() error { b = echo(t, far.At(ipv6, 0).String()); return nil })
+		here := node.At(ipv6, 0).String()
+		to := startProxyAt(t, 1, nil, here, b.addr)
+		from := startProxyAt(t, 1, nil, here, echo(t, here).addr)
 		near := dial(t, to.addr)
 		var distant *client
 		far.DoT(t, func() error { distant = dial(t, from.addr); return nil })

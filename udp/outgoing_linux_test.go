@@ -176,11 +176,9 @@ func TestBursts(t *testing.T) {
 
 // TestBurstsByEthernet has datagrams that the way does not let pass as one.
 func TestBurstsByEthernet(t *testing.T) {
-	c := newCable(t, 0)
-	var b *backend
-	c.inOther(func() { b = listenUDP(t, "10.0.0.2:0") })
-	p := startProxyAt(t, 1, nil, "10.0.0.1:0", b.addr)
-	var cl *client
-	c.inOther(func() { cl = dial(t, p.addr) })
+	l := newLab(t)
+	b := inPod(l, func() *backend { return listenUDP(t, onPod) })
+	p := startProxyAt(t, 1, nil, onNode, b.addr)
+	cl := inPod(l, func() *client { return dial(t, p.addr) })
 	exchange(t, p, b, cl)
 }

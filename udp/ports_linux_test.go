@@ -26,7 +26,7 @@ func TestPortsAreShared(t *testing.T) {
 	p := startProxy(t, 1, func(s *Server) { s.IdleTimeout = 0 }, all[0])
 	second := p.second(service(2, all[1]))
 	a, c, b := dial(t, p.addr), dial(t, p.addr), dial(t, second)
-	sysctl(t, "ipv4/ip_local_port_range", "40000 40000") // the clients have theirs already
+	sysctl(t, "net.ipv4.ip_local_port_range", "40000 40000") // the clients have theirs already
 	expect := func(who *client, want string) {
 		t.Helper()
 		if got := who.ask("?"); got != want {
@@ -45,7 +45,7 @@ func TestPortsAreShared(t *testing.T) {
 	if s := p.Stats(); s.Active != 2 || s.Resumed != 1 || s.PortsLost != 0 {
 		t.Errorf("stats = %+v, want two flows of one port", s)
 	}
-	sysctl(t, "ipv4/ip_local_port_range", "40000 40001")
+	sysctl(t, "net.ipv4.ip_local_port_range", "40000 40001")
 	expect(c, "0 40001")
 	for range 5 {
 		expect(a, "0 40000")
@@ -85,7 +85,7 @@ func TestSharedPortIsRefused(t *testing.T) {
 	p := startProxy(t, 1, func(s *Server) { s.IdleTimeout = 0 }, refusing.addr)
 	second := p.second(service(2, other))
 	a, b := dial(t, p.addr), dial(t, second)
-	sysctl(t, "ipv4/ip_local_port_range", "40000 40000")
+	sysctl(t, "net.ipv4.ip_local_port_range", "40000 40000")
 	a.send("?")
 	refusing.answer(t, "first", refusing.question(t))
 	if got := a.receive(); got != "first" {
@@ -102,7 +102,7 @@ func TestSharedPortIsRefused(t *testing.T) {
 		t.Fatalf("the flow goes on from %s", from)
 	}
 	_ = refusing.Close()
-	sysctl(t, "ipv4/ip_local_port_range", "40000 40001")
+	sysctl(t, "net.ipv4.ip_local_port_range", "40000 40001")
 	a.send("!") // is refused
 	eventually(t, "the flow is closed", func() bool { return p.Stats().Refused == 1 && p.Stats().Active <= 1 })
 	if got := a.ask("?"); got != "0 40001" {

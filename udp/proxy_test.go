@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -144,13 +145,7 @@ func (p *proxy) second(s *lb.Service) netip.AddrPort {
 // eventually polls until ok, since the Server does not report how far it is.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(time.Millisecond) // counters of a loop cannot be waited for
-	}
+	testbed.Within(t, patience, what, ok)
 }
 
 // idle waits until no flow is left.

@@ -305,19 +305,6 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestActiveOpens reads what a host has opened, and says what is missing.
-func TestActiveOpens(t *testing.T) {
-	const snmp = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm MaxConn ActiveOpens\nTcp: 1 -1 4711\nUdp: In\n"
-	if n, err := activeOpens(snmp); n != 4711 || err != nil {
-		t.Errorf("activeOpens = %d, %v, want 4711", n, err)
-	}
-	for _, wrong := range []string{"", "Tcp: MaxConn\nTcp: -1\n", "Tcp: ActiveOpens\n", "Tcp: ActiveOpens\nTcp: x\n"} {
-		if n, err := activeOpens(wrong); err == nil {
-			t.Errorf("activeOpens of %q = %d, want an error", wrong, n)
-		}
-	}
-}
-
 // TestNotInstalled: a program that is missing ends a run before anything is measured.
 func TestNotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())

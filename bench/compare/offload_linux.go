@@ -129,7 +129,7 @@ func measureOffload(ctx context.Context, mode string, n int) ([]figure, error) {
 		{"verify all", 1, verify}, // the first reads everything
 		{"verify", 1, verify},
 		{"first byte", 20 * offloadChanges, func(int) error {
-			_, err := l.Client.TryAsk("tcp", asked.Addresses[0].Addr.String(), testbed.Patience)
+			_, err := l.Client.Who(asked.Addresses[0].Addr.String())
 			return err
 		}},
 	} {

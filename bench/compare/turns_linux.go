@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -139,37 +136,12 @@ func (s *side) run() error {
 }
 
 // now returns the time, how many connections the host of the clients has opened, and what was used.
-func (s *side) now() (at time.Time, opened uint64, u usage, err error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(s.clients.Pid()) + "/net/snmp")
-	if err != nil {
-		return at, 0, u, err
-	}
-	if opened, err = activeOpens(string(text)); err != nil {
+func (s *side) now() (at time.Time, opened int64, u usage, err error) {
+	if opened, err = s.tb.Client.Counter("Tcp", "ActiveOpens"); err != nil { // of RFC 4022
 		return at, 0, u, err
 	}
 	u, err = measureUsage(s.pid(), s.cores.proxy)
 	return time.Now(), opened, u, err
-}
-
-// activeOpens returns how many connections of TCP a host has opened (RFC 4022, tcpActiveOpens), of its
-// /proc/net/snmp: a line of names and one of values.
-func activeOpens(snmp string) (uint64, error) {
-	var names []string
-	for line := range strings.Lines(snmp) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0 || fields[0] != "Tcp:":
-		case names == nil:
-			names = fields
-		default:
-			for i, name := range names {
-				if name == "ActiveOpens" && i < len(fields) {
-					return strconv.ParseUint(fields[i], 10, 64)
-				}
-			}
-		}
-	}
-	return 0, errors.New("find ActiveOpens in /proc/net/snmp: it is not there")
 }
 
 func (s *side) leave() {

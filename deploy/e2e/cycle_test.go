@@ -100,7 +100,7 @@ func TestRollingUpdate(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			l := newLab(t)
 			const terminating = ", conditions: {ready: false, serving: true, terminating: true}"
-			servers := []*testbed.Server{l.keep(l.Pods[0].WhoTCP(":8080")), nil, nil}
+			servers := []*testbed.Server{testbed.Keep(l.t)(l.Pods[0].WhoTCP(":8080")), nil, nil}
 			l.apply(service("web", "type: LoadBalancer, externalTrafficPolicy: "+policy+", ports: [{port: 80}]")+
 				"status: {loadBalancer: {ingress: [{ip: 203.0.113.50}]}}\n", slice("web", 1, 8080, "TCP", l.Pods[0]))
 			l.start()
@@ -112,7 +112,7 @@ func TestRollingUpdate(t *testing.T) {
 			}
 			for round := range 6 {
 				old, next := round%3, (round+1)%3
-				servers[next] = l.keep(l.Pods[next].WhoTCP(":8080"))
+				servers[next] = testbed.Keep(l.t)(l.Pods[next].WhoTCP(":8080"))
 				l.apply(sliceOf("web", 1, "IPv4", "{port: 8080}", endpoint(l.Pods[old], ""), endpoint(l.Pods[next], "")))
 				l.apply(sliceOf("web", 1, "IPv4", "{port: 8080}", endpoint(l.Pods[old], terminating), endpoint(l.Pods[next], "")))
 				for _, addr := range addrs {

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // event waits for an Event of a reason about an object that is newer than since.
@@ -82,7 +84,7 @@ func TestNodeLeaves(t *testing.T) {
 		l.check(err)
 	}
 	defer taint()
-	probe := func(path string) int { code, _ := l.get("http://127.0.0.1:10256" + path); return code }
+	probe := func(path string) int { code, _ := l.Node.Page("http://127.0.0.1:10256" + path); return code }
 	taint(corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
 	l.eventually("/healthz fails", func() bool { return probe("/healthz") == http.StatusServiceUnavailable })
 	if code := probe("/livez"); code != http.StatusOK {
@@ -113,7 +115,8 @@ func TestKubeProxyMetrics(t *testing.T) {
 			t.Errorf("%s is 0", series)
 		}
 	}
-	if _, page := l.get("http://127.0.0.1:10249/metrics"); !strings.Contains(page, `rest_client_requests_total{code="200",host="`) {
+	_, page := l.Node.Page(testbed.MetricsURL)
+	if !strings.Contains(page, `rest_client_requests_total{code="200",host="`) {
 		t.Error("requests to the API server are not counted")
 	}
 }

@@ -31,7 +31,7 @@ func (l *lab) expectPeer(from *testbed.Host, network, addr string, server *testb
 	l.within(patience, func() string {
 		return network + " from " + from.Name + " to " + addr + " is answered by \"" + want + "\"; last: " + got
 	}, func() bool {
-		got, err = whoWithin(soon, from, network, addr)
+		got, err = from.TryAsk(network, addr, soon)
 		got = strings.TrimSpace(got)
 		return err == nil && got == want
 	})
@@ -44,8 +44,8 @@ func TestSourceAddress(t *testing.T) {
 	l := newLab(t)
 	server := l.Pods[0]
 	for _, ip := range []netip.Addr{server.Addr4, server.Addr6} {
-		l.keep(server.PeerTCP(netip.AddrPortFrom(ip, 8080).String()))
-		l.keep(server.PeerUDP(netip.AddrPortFrom(ip, 8080).String()))
+		testbed.Keep(l.t)(server.Peer("tcp", netip.AddrPortFrom(ip, 8080).String()))
+		testbed.Keep(l.t)(server.Peer("udp", netip.AddrPortFrom(ip, 8080).String()))
 	}
 	l.start()
 	const status = "status: {loadBalancer: {ingress: [{ip: 203.0.113.40}]}}\n"
@@ -92,7 +92,7 @@ func (l *lab) bridge() netip.Addr {
 func TestInvalidConntrackState(t *testing.T) {
 	l := newLab(t)
 	server, client := l.Pods[0], l.Pods[1]
-	l.keep(server.EchoTCP(":8080"))
+	testbed.Keep(l.t)(server.EchoTCP(":8080"))
 	l.start()
 	l.apply(inKernel("web", "ports: [{port: 80}]"), slice("web", 1, 8080, "TCP", server))
 	addr := l.addr("web", 80)

@@ -141,7 +141,7 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 			l.deleteService("gone")
 			for _, addr := range []string{goes, port} {
 				l.eventually(addr+" is no longer answered", func() bool {
-					_, err := whoWithin(soon, l.Client, "tcp", addr)
+					_, err := l.Client.TryAsk("tcp", addr, soon)
 					return err != nil
 				})
 			}

@@ -153,26 +153,11 @@ func (l *lab) stop(s syscall.Signal) (exitCode int) {
 	return exitCode
 }
 
-// get asks Sluice over HTTP, on the node. Code 0: it cannot be asked.
-func (l *lab) get(url string) (int, string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	code, body, err := l.Node.Get(ctx, url)
-	if err != nil {
-		return 0, err.Error()
-	}
-	return code, body
-}
-
 // metric returns the value of a series, named as /metrics writes it.
 func (l *lab) metric(series string) float64 {
 	l.t.Helper()
-	_, page := l.get(testbed.MetricsURL)
-	value, ok := testbed.Series(page, series)
-	if !ok {
-		l.t.Fatalf("no metric %s in:\n%s", series, page)
-	}
-	return value
+	_, page := l.Node.Page(testbed.MetricsURL)
+	return testbed.Metric(l.t, page, series)
 }
 
 // eventually waits until what is true, for what no event reports.

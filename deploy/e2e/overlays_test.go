@@ -214,7 +214,7 @@ func TestOverlays(t *testing.T) {
 			c := &d.Spec.Template.Spec.Containers[0]
 			for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 				url := fmt.Sprintf("http://%s%s", net.JoinHostPort(probe.HTTPGet.Host, probe.HTTPGet.Port.String()), probe.HTTPGet.Path)
-				l.eventually(url+" answers 200", func() bool { code, _ := l.get(url); return code == 200 })
+				l.eventually(url+" answers 200", func() bool { code, _ := l.Node.Page(url); return code == 200 })
 			}
 		})
 	}

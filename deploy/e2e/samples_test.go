@@ -45,9 +45,9 @@ func TestSamples(t *testing.T) {
 			l.awaitHealthy()
 			l.expect(l.Client, "tcp", l.addr("web", 80), l.Pods[0])
 			l.expect(l.Client, "tcp", l.nodePort("web"), l.Pods[0])
-			code, mode := l.get("http://127.0.0.1:10249/proxyMode")
+			code, mode := l.Node.Page("http://127.0.0.1:10249/proxyMode")
 			if code == 0 { // with bindAddress "::" the default is ::1
-				_, mode = l.get("http://[::1]:10249/proxyMode")
+				_, mode = l.Node.Page("http://[::1]:10249/proxyMode")
 			}
 			if mode != modes[name] {
 				t.Errorf("/proxyMode is %q, want %q", mode, modes[name])

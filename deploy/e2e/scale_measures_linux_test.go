@@ -50,7 +50,7 @@ func (l *lab) answered(addr string, limit time.Duration, is func(name string) bo
 		}
 		clients.Go(func() {
 			defer func() { <-places }()
-			name, err := whoWithin(soon/4, l.Client, "tcp", addr)
+			name, err := l.Client.TryAsk("tcp", addr, soon/4)
 			if now := time.Now(); err == nil && is(name) {
 				select {
 				case answers <- now:

@@ -225,7 +225,10 @@ func TestHealthCheckNodePort(t *testing.T) {
 	url := fmt.Sprintf("http://127.0.0.1:%d/healthz", l.service("web").Spec.HealthCheckNodePort)
 	expect := func(want int) {
 		t.Helper()
-		l.eventually(fmt.Sprintf("%s answers %d", url, want), func() bool { code, _ := l.get(url); return code == want })
+		l.eventually(fmt.Sprintf("%s answers %d", url, want), func() bool {
+			code, _ := l.Node.Page(url)
+			return code == want
+		})
 	}
 	expect(200)
 	l.apply(sliceOf("web", 1, "IPv4", "{port: 8080}", endpoint(l.Pods[0], ", conditions: {ready: false, serving: true, terminating: true}")))
@@ -290,11 +293,11 @@ func TestAffinity(t *testing.T) {
 		l.expectOne(addr)
 		publish("sessionAffinityConfig: {clientIP: {timeoutSeconds: 1}}, " + sticky)
 		l.expectOne(addr)
-		first, err := whoWithin(soon, l.Client, "tcp", addr)
+		first, err := l.Client.TryAsk("tcp", addr, soon)
 		l.check(err)
 		l.eventually("the client is sent to another pod after a pause", func() bool {
 			pause(l.ctx, 1100*time.Millisecond) // longer than the timeout
-			name, err := whoWithin(soon, l.Client, "tcp", addr)
+			name, err := l.Client.TryAsk("tcp", addr, soon)
 			return err == nil && name != first
 		})
 	}
@@ -304,10 +307,10 @@ func TestAffinity(t *testing.T) {
 func (l *lab) expectOne(addr string) {
 	l.t.Helper()
 	l.eventually("one pod answers at "+addr, func() bool {
-		first, err := whoWithin(soon, l.Client, "tcp", addr)
+		first, err := l.Client.TryAsk("tcp", addr, soon)
 		for i := 0; err == nil && i < 10; i++ {
 			var name string
-			if name, err = whoWithin(soon, l.Client, "tcp", addr); name != first {
+			if name, err = l.Client.TryAsk("tcp", addr, soon); name != first {
 				return false
 			}
 		}
@@ -368,10 +371,10 @@ func TestLoadBalancer(t *testing.T) {
 func TestURLs(t *testing.T) {
 	l := newLab(t)
 	l.start()
-	if code, _ := l.get("http://127.0.0.1:10256/healthz"); code != 200 {
+	if code, _ := l.Node.Page("http://127.0.0.1:10256/healthz"); code != 200 {
 		t.Errorf("/healthz is %d", code)
 	}
-	if code, body := l.get("http://127.0.0.1:10249/proxyMode"); code != 200 || body != "userspace" {
+	if code, body := l.Node.Page("http://127.0.0.1:10249/proxyMode"); code != 200 || body != "userspace" {
 		t.Errorf("/proxyMode is %d %q, want userspace", code, body)
 	}
 }

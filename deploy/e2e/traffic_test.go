@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,22 +16,12 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// keep closes a server when the test ends.
-func (l *lab) keep(s *testbed.Server, err error) *testbed.Server {
-	l.t.Helper()
-	l.check(err)
-	l.t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
 // serve has hosts answer with their names on a port, TCP and UDP, IPv4 and IPv6.
 func (l *lab) serve(port int, hosts ...*testbed.Host) {
 	l.t.Helper()
 	for _, h := range hosts {
-		l.keep(h.WhoTCP(fmt.Sprintf(":%d", port)))
-		for _, ip := range []netip.Addr{h.Addr4, h.Addr6} {
-			l.keep(h.WhoUDP(netip.AddrPortFrom(ip, uint16(port)).String()))
-		}
+		testbed.Keep(l.t)(h.WhoTCP(fmt.Sprintf(":%d", port)))
+		testbed.Keep(l.t)(h.WhoUDP(fmt.Sprintf(":%d", port)))
 	}
 }
 
@@ -70,33 +58,6 @@ func service(name, spec string) string {
 // connection tracking has seen its first packet go elsewhere.
 const soon = time.Second
 
-// whoWithin connects and returns the name of the host that answers.
-func whoWithin(d time.Duration, from *testbed.Host, network, addr string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	c, err := from.Dial(ctx, network, addr)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(d)); err != nil {
-		return "", err
-	}
-	if network == "udp" {
-		if _, err := c.Write([]byte("?")); err != nil {
-			return "", err
-		}
-		buf := make([]byte, 100)
-		n, err := c.Read(buf)
-		return string(buf[:n]), err
-	}
-	name, err := io.ReadAll(c)
-	if err == nil && len(name) == 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return strings.TrimSpace(string(name)), err
-}
-
 // expect waits until connections from a host to an address are answered by exactly the
 // hosts that are named, in any order.
 func (l *lab) expect(from *testbed.Host, network, addr string, want ...*testbed.Host) {
@@ -114,7 +75,7 @@ func (l *lab) expect(from *testbed.Host, network, addr string, want ...*testbed.
 		got = nil
 		for range 3 * len(want) { // more than a whole rotation
 			var name string
-			if name, err = whoWithin(soon, from, network, addr); err != nil {
+			if name, err = from.TryAsk(network, addr, soon); err != nil {
 				return false
 			}
 			got = append(got, name)
@@ -133,8 +94,8 @@ func (l *lab) expectRefused(from *testbed.Host, network, addr string) {
 	l.within(patience, func() string {
 		return fmt.Sprintf("%s from %s to %s is refused; last: %v", network, from, addr, err)
 	}, func() bool {
-		_, err = whoWithin(soon, from, network, addr)
-		return isRefused(err)
+		_, err = from.TryAsk(network, addr, soon)
+		return testbed.IsRefused(err)
 	})
 }
 
@@ -144,12 +105,10 @@ func (l *lab) expectSilence(from *testbed.Host, network, addr string) {
 	l.within(patience, func() string {
 		return fmt.Sprintf("%s from %s to %s is not answered; last: %v", network, from, addr, err)
 	}, func() bool {
-		_, err = whoWithin(soon/2, from, network, addr)
-		return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+		_, err = from.TryAsk(network, addr, soon/2)
+		return testbed.IsDropped(err)
 	})
 }
-
-func isRefused(err error) bool { return err != nil && strings.Contains(err.Error(), "refused") }
 
 // load is traffic that goes on while something else happens: connections that stay
 // open and say something now and then, and new ones all the time.
@@ -178,7 +137,7 @@ func (l *lab) newLoad(open int, echo, names string) *load {
 	}
 	ld.running.Go(func() {
 		for ctx.Err() == nil {
-			_, err := whoWithin(patience, l.Client, "tcp", names)
+			_, err := l.Client.TryAsk("tcp", names, patience)
 			if err != nil {
 				ld.mu.Lock()
 				ld.refused = append(ld.refused, time.Now())

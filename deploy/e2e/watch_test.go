@@ -115,7 +115,7 @@ func TestTypes(t *testing.T) {
 func TestWatchControlPlaneAway(t *testing.T) {
 	l := newLab(t)
 	for _, pod := range l.Pods {
-		l.keep(pod.EchoTCP(":7"))
+		testbed.Keep(l.t)(pod.EchoTCP(":7"))
 	}
 	l.serve(8080, l.Pods...)
 	l.apply(service("echo", "ports: [{port: 7}]"), slice("echo", 1, 7, "TCP", l.Pods...),
@@ -130,7 +130,7 @@ func TestWatchControlPlaneAway(t *testing.T) {
 	kill(l.server)
 	kill(l.etcd)
 	time.Sleep(*outage) // the length of the outage is what is tested
-	if code, body := l.get("http://127.0.0.1:10256/healthz"); code != 200 {
+	if code, body := l.Node.Page("http://127.0.0.1:10256/healthz"); code != 200 {
 		t.Errorf("unhealthy without an API server: %d %s", code, body)
 	}
 	const contact = "sluice_apiserver_last_contact_timestamp_seconds"
@@ -221,7 +221,7 @@ func TestWatchRights(t *testing.T) {
 		want := "the API server does not let us list " + resource + ": bind the ClusterRole of deploy/base/rbac.yaml"
 		l.eventually("Sluice says: "+want, func() bool { return strings.Contains(l.log.String(), want) })
 	}
-	if code, _ := l.get("http://127.0.0.1:10256/healthz"); code != 503 {
+	if code, _ := l.Node.Page("http://127.0.0.1:10256/healthz"); code != 503 {
 		t.Errorf("/healthz is %d before Services are known, want 503", code)
 	}
 	_, err = roles.Update(l.ctx, role, metav1.UpdateOptions{})

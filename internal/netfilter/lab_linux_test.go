@@ -3,7 +3,6 @@ package netfilter
 import (
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -13,41 +12,22 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// variant is one backend of iptables in one family.
-type variant struct {
-	ipv6   bool
-	legacy bool
-}
-
-func (v variant) command() string {
-	if v.legacy {
-		return Program(v.ipv6) + "-legacy"
-	}
-	return Program(v.ipv6) + "-nft"
-}
-
 // lab is a host on which a test runs, with a ruleset.
 type lab struct {
 	*testing.T
-	variant
+	testbed.IPTables
 	*Ruleset
 	counters Counters
 }
 
 // eachVariant runs a test with each backend and family, on a host of its own.
 func eachVariant(t *testing.T, f func(t *testing.T, l *lab)) {
-	for _, v := range []variant{{false, false}, {true, false}, {false, true}, {true, true}} {
-		t.Run(v.command(), func(t *testing.T) {
-			h := testbed.NewHostsT(t, "host")[0]
-			if _, err := exec.LookPath(v.command()); err != nil {
-				testbed.Missing(t, err.Error())
-			}
-			h.Enter(t)
-			l := &lab{T: t, variant: v}
-			l.restart()
-			f(t, l)
-		})
-	}
+	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
+		h.Enter(t)
+		l := &lab{T: t, IPTables: v}
+		l.restart()
+		f(t, l)
+	})
 }
 
 // Places and sets of the layout of tests.
@@ -80,14 +60,14 @@ func testLayout(ipv6 bool, counters *Counters) Layout {
 // restart makes the ruleset a new one, as another process has it.
 func (l *lab) restart() {
 	l.Helper()
-	p, err := Open(l.Context(), l.command(), l.ipv6)
+	p, err := Open(l.Context(), l.Command(), l.IPv6)
 	if err != nil {
 		l.Fatal(err)
 	}
-	if p.NFT == l.legacy || p.Version == "" {
-		l.Fatalf("Open(%s) = %+v", l.command(), p)
+	if p.NFT == l.Legacy || p.Version == "" {
+		l.Fatalf("Open(%s) = %+v", l.Command(), p)
 	}
-	l.Ruleset = NewRuleset(p, testLayout(l.ipv6, &l.counters))
+	l.Ruleset = NewRuleset(p, testLayout(l.IPv6, &l.counters))
 }
 
 // fill gives the ruleset chains, jumps and members.
@@ -107,12 +87,7 @@ func (l *lab) fill() {
 	l.Member(inside.Name, Member{Net: netip.PrefixFrom(l.addr(9), l.addr(9).BitLen())}, 1)
 }
 
-func (l *lab) addr(i int) netip.Addr {
-	if l.ipv6 {
-		return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)})
-	}
-	return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
-}
+func (l *lab) addr(i int) netip.Addr { return testbed.VIP(l.IPv6, i) }
 
 func (l *lab) member(i int) Member { return Member{Addr: l.addr(i), Protocol: 6, Port: 80} }
 
@@ -148,13 +123,10 @@ func (l *lab) verify() bool {
 	return intact
 }
 
+// run runs a piece of shell, in which IPT is the command of the backend.
 func (l *lab) run(command string) string {
 	l.Helper()
-	out, err := exec.Command("sh", "-c", strings.ReplaceAll(command, "IPT", l.command())).CombinedOutput()
-	if err != nil {
-		l.Fatalf("%s: %v: %s", command, err, out)
-	}
-	return string(out)
+	return testbed.Run(l, "sh", "-c", strings.ReplaceAll(command, "IPT", l.Command()))
 }
 
 // rules returns what a chain has, without comments.

@@ -11,7 +11,7 @@ import (
 // tables returns what iptables saves in both backends, without counters, and sets.
 func (l *lab) tables() string {
 	var out []string
-	program := Program(l.ipv6)
+	program := Program(l.IPv6)
 	for line := range strings.Lines(l.run(program + "-nft-save; " + program + "-legacy-save; ipset save")) {
 		if line, _, _ = strings.Cut(strings.TrimSpace(line), " ["); !strings.HasPrefix(line, "#") {
 			out = append(out, line)
@@ -30,7 +30,7 @@ func TestRemove(t *testing.T) {
 		l.run("IPT -A THEIRS -j " + inFilter.Chain)
 		var saved string
 		for range 2 {
-			if err := Remove(t.Context(), testLayout(l.ipv6, nil), func(s string) { saved += s }); err != nil {
+			if err := Remove(t.Context(), testLayout(l.IPv6, nil), func(s string) { saved += s }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -38,7 +38,7 @@ func TestRemove(t *testing.T) {
 			t.Errorf("what was there is not passed on: %q", saved)
 		}
 		after := l.tables()
-		if l.legacy { // an empty table of the legacy backend stays
+		if l.Legacy { // an empty table of the legacy backend stays
 			before, after = rulesOf(before), rulesOf(after)
 		}
 		if after != before {
@@ -63,17 +63,17 @@ func rulesOf(save string) string {
 // and while another program has; the mark stays for the sibling only.
 func TestRemoveKeepsTheMark(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		if l.legacy {
+		if l.Legacy {
 			t.Skip("tables of the legacy backend have no marks")
 		}
 		l.fillAndWrite()
 		l.run("IPT -t nat -N TEST-SIBLING; IPT -t mangle -N THEIRS")
-		if err := Remove(t.Context(), testLayout(l.ipv6, nil), nil); err != nil {
+		if err := Remove(t.Context(), testLayout(l.IPv6, nil), nil); err != nil {
 			t.Fatal(err)
 		}
 		for table, want := range map[string]string{"nat": "TEST-CREATED-TABLE TEST-SIBLING", "mangle": "THEIRS",
 			"filter": ""} {
-			chains, err := nftChains(nfnl.Family(l.ipv6), table)
+			chains, err := nftChains(nfnl.Family(l.IPv6), table)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,10 +93,10 @@ func TestRemoveKeepsTheMark(t *testing.T) {
 // TestRemoveChains: chains of a layout go from both backends, and are counted.
 func TestRemoveChains(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		layout := testLayout(l.ipv6, nil)
+		layout := testLayout(l.IPv6, nil)
 		layout.Own = func(_, chain string) bool { return chain == "OLD" || chain == "OLDER" }
 		for _, backend := range []string{"-nft", "-legacy"} {
-			p := Program(l.ipv6) + backend
+			p := Program(l.IPv6) + backend
 			l.run(p + " -N OLD; " + p + " -N OLDER; " + p + " -A OLD -j OLDER; " + p + " -A INPUT -j OLD; " + p +
 				" -A INPUT -j ACCEPT")
 		}
@@ -138,16 +138,16 @@ func TestTry(t *testing.T) {
 // TestRemoveWithoutPrograms: what iptables-nft has written is removed without it, and nothing else.
 func TestRemoveWithoutPrograms(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		if l.legacy {
+		if l.Legacy {
 			t.Skip("the legacy backend needs its program")
 		}
 		l.run("IPT -N THEIRS; IPT -A THEIRS -p tcp -j RETURN; IPT -A INPUT -j THEIRS; IPT -t nat -N TESTER; ipset create theirs hash:ip")
 		before, path := l.tables(), os.Getenv("PATH")
 		for name, remove := range map[string]func() error{
-			"Remove": func() error { return Remove(t.Context(), testLayout(l.ipv6, nil), nil) },
+			"Remove": func() error { return Remove(t.Context(), testLayout(l.IPv6, nil), nil) },
 			// What another ruleset of the prefix has goes, too: none can be in use.
 			"Retire": func() error {
-				return Retire(t.Context(), testLayout(l.ipv6, nil), &Lease{IPv6: l.ipv6, Prefix: "TEST-"})
+				return Retire(t.Context(), testLayout(l.IPv6, nil), &Lease{IPv6: l.IPv6, Prefix: "TEST-"})
 			},
 		} {
 			l.restart()
@@ -174,14 +174,14 @@ func TestRemoveWithoutPrograms(t *testing.T) {
 func TestCheckOrphans(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fillAndWrite()
-		layout := testLayout(l.ipv6, nil)
+		layout := testLayout(l.IPv6, nil)
 		if err := checkOrphans(layout); err != nil {
 			t.Errorf("with all programs: %v", err)
 		}
 		t.Setenv("PATH", t.TempDir())
 		err := checkOrphans(layout)
 		if named := err != nil && strings.Contains(err.Error(), "mangle, nat, filter") &&
-			strings.Contains(err.Error(), l.command()); named != l.legacy || err != nil != l.legacy {
+			strings.Contains(err.Error(), l.Command()); named != l.Legacy || err != nil != l.Legacy {
 			t.Errorf("without programs: %v", err)
 		}
 		layout.Prefix = "OTHER-"

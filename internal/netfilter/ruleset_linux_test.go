@@ -24,7 +24,7 @@ func TestWriteWhole(t *testing.T) {
 		l.want("PREROUTING of nat", l.targets("nat", "PREROUTING"), []string{inNat.Chain})
 		l.want("OUTPUT of filter", l.targets("filter", "OUTPUT"), []string{inFilter.Chain})
 		for set, n := range map[Set]int{inside: 1, screens: 1, serves: 5} {
-			set.IPv6 = l.ipv6
+			set.IPv6 = l.IPv6
 			if have, err := set.Read(); err != nil || len(have) != n || !l.Members(set.Name).Match(have) {
 				t.Errorf("set %s: %v, %v, want %d members", set.Name, have, err, n)
 			}
@@ -239,8 +239,8 @@ func TestBetween(t *testing.T) {
 // that gets another mark is overwritten, and not deleted with its old one.
 func TestInner(t *testing.T) {
 	eachVariant(t, func(_ *testing.T, l *lab) {
-		set := Set{Name: "test-marks-" + Program(l.ipv6), Type: HashIPPort, IPv6: l.ipv6, Marks: true}
-		layout := testLayout(l.ipv6, nil)
+		set := Set{Name: "test-marks-" + Program(l.IPv6), Type: HashIPPort, IPv6: l.IPv6, Marks: true}
+		layout := testLayout(l.IPv6, nil)
 		layout.Inner = []Set{set}
 		r := NewRuleset(l.program, layout)
 		write := func(want ...Member) {

@@ -14,7 +14,7 @@ import (
 func TestSetMembers(t *testing.T) {
 	testbed.NewHostsT(t, "host")[0].Enter(t)
 	for _, ipv6 := range []bool{false, true} {
-		l := lab{variant: variant{ipv6: ipv6}}
+		l := lab{IPTables: testbed.IPTables{IPv6: ipv6}}
 		kinds := map[string]func(i int) Member{
 			HashIPPort: func(i int) Member {
 				return Member{Addr: l.addr(i % 256), Protocol: []uint8{6, 17, 132}[i%3], Port: uint16(i + 1)}

@@ -139,12 +139,12 @@ func TestVerifyIsCheap(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fillAndWrite()
 		l.verify()
-		if (l.verified != 0) == l.legacy {
-			t.Errorf("generation %d is remembered, legacy %v", l.verified, l.legacy)
+		if (l.verified != 0) == l.Legacy {
+			t.Errorf("generation %d is remembered, legacy %v", l.verified, l.Legacy)
 		}
 		before := l.verified
 		l.run("IPT -N THEIRS")
-		if !l.verify() || !l.legacy && l.verified == before {
+		if !l.verify() || !l.Legacy && l.verified == before {
 			t.Errorf("generation %d, was %d", l.verified, before)
 		}
 	})

@@ -1,42 +1,43 @@
-// Package testbed is the lab of tests and measurements: hosts made of Linux network
-// namespaces, programs in them, and what tests ask and wait for. Labs of other packages
-// are layers on it.
+// Package testbed is the lab of tests and measurements: hosts made of Linux network namespaces, programs in them, and
+// what tests ask and wait for. A test makes a node with two pods, their servers, and a client that asks one of them:
 //
-// [New] builds a small cluster, [NewHostsT] hosts without links, which [Cable] joins:
+//	tb := testbed.NewT(t, testbed.Config{Pods: 2})
+//	for _, pod := range tb.Pods {
+//		testbed.Keep(t)(pod.WhoTCP(":8080"))
+//	}
+//	got := tb.Client.Ask("tcp", tb.Pods[1].At(false, 8080).String(), testbed.Patience) // "pod-1"
 //
-//	                192.0.2.0/24  2001:db8:1::/64
-//	client-0 .100 ----.
-//	client-1 .101 ----+
-//	                  +---- router .1 (an Ethernet switch that also owns .1)
-//	node .10 and .11 -+
-//	remote-node .20 --'
-//	  |       |
-//	  |       '- cni0 10.244.2.1/24  2001:db8:244:2::1/64 - remote-pod-0 .10, ...
-//	  '--------- cni0 10.244.1.1/24  2001:db8:244:1::1/64 - pod-0 .10, pod-1 .11, ...
+// The labs of other packages take the same [Config] and put what they test on tb.Node. [NewHostsT] makes hosts without
+// links, which [Cable] joins, and [New] this cluster:
 //
-// The last group of an IPv6 address is written with the digits of the last byte of its
-// IPv4 address: 10.244.1.12 is also 2001:db8:244:1::12.
+//	client-0 192.0.2.100, ... ----+---- router 192.0.2.1, 2001:db8:1::1 (an Ethernet switch)
+//	node 192.0.2.10 and .11 ------+
+//	  '- cni0 10.244.1.1/24  2001:db8:244:1::1/64 - pod-0 .10, pod-1 .11, ...
+//	remote-node 192.0.2.20 -------+
+//	  '- cni0 10.244.2.1/24  2001:db8:244:2::1/64 - remote-pod-0 .10, ...
 //
-//   - Every address that no host owns (cluster IPs, external addresses) is routed to the
-//     node, where a proxy runs. What the node does not take goes to the router, which
-//     drops it without an answer.
-//   - Nothing is left behind: a namespace has no name, and processes in it are killed
-//     when their Testbed is closed or the program ends. The program's own namespace is
-//     never changed; [Main] and [Reexec] run it in namespaces of its own, as root or not.
-//   - Addresses work when [New] returns. A host that is black-holed by [Host.Blackhole]
-//     answers nothing: no reset, no ICMP error, no failed ARP.
-//   - ICMP errors are not limited in number, and senders compute SCTP checksums.
+// A host's IPv6 address ends with the digits of its IPv4 address. Every address that no host owns (cluster IPs,
+// external addresses) is routed to the node, where a proxy runs; what the node does not take goes to the router, which
+// drops it without an answer. Addresses work when [New] returns. ICMP errors are not limited in number, and senders
+// compute SCTP checksums. Nothing is left behind: a namespace has no name, and its processes are killed when their
+// Testbed is closed or the program ends. [Main] and [Reexec] give the program namespaces of its own, as root or not.
 //
-// Inside a host run functions ([Host.Do], [Host.Enter]), programs ([Host.Command],
-// [Host.Run], and the test's own by [Host.Self]) and small servers ([Host.WhoTCP] and
-// others). A [Process] keeps what a program writes; [Host.Ask] is a client; [Eventually]
-// and [Poll] wait; [Host.KernelState] and [NoLeaks] compare before and after;
-// [ServiceManifest] and [WriteManifest] write what Sluice reads.
+// What a test asks for, and where it is:
 //
-// What needs ip_vs, kernel SCTP or dummy devices runs in the virtual machine of bench/vm:
-// go test -exec bin/vm. [Missing] and [MissingUnless] skip a test where something is
-// missing, or fail it in CI.
+//	the test's goroutine on a host       Host.Enter, Host.Do; the whole process: Config.Here, HereT
+//	an address of a family               Host.Addr, Host.At, VIP, PodNet
+//	a server                             Host.WhoTCP, EchoTCP, Peer, Answer; Keep
+//	a client, from an address or port    Host.Ask, AskFrom; Dial and Talker for a connection
+//	clients that ask during a change     Repeat
+//	a program on a host                  Host.Run, Command, Self; Run and Feed where the test is
+//	Sluice on a host                     Cmd.Launch, Process.Healthy, Host.Page, Metric
+//	what Sluice reads                    ServiceManifest, SliceManifest, Annotated, WriteManifest
+//	each backend of iptables             EachIPTables, WrapIPTables
+//	a setting of the kernel, a counter   Host.Sysctl, SysctlT, Host.Counter
+//	waiting; comparing before and after  Eventually, Within, Poll; Host.KernelState, NoLeaks
 //
-// A [Testbed] has one goroutine, on a thread of its own, which starts processes. A
-// [Server] and a [Process] have one each, and a server one for each connection.
+// What needs ip_vs, kernel SCTP or dummy devices runs in the virtual machine of bench/vm: go test -exec bin/vm.
+// [Missing] and [MissingUnless] skip a test where something is missing, or fail it in CI. A [Testbed] has one
+// goroutine, which starts processes; a [Server] and a [Process] one each, and one for each connection or client of
+// [Repeat].
 package testbed

@@ -106,26 +106,27 @@ func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.P
 	return pc, err
 }
 
-// Dial connects from inside the host to a numeric address, until ctx is done. It
-// fits http.Transport.DialContext. The caller owns the connection.
+// Dial connects from inside the host to a numeric address, until ctx is done. The network may be in
+// capitals. Dial fits http.Transport.DialContext. The caller owns the connection.
 func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	return h.dial(ctx, netip.Addr{}, network, address)
+	return h.dial(ctx, netip.AddrPort{}, network, address)
 }
 
-// dial is Dial from an address of the host, unless it is the zero Addr.
-func (h *Host) dial(ctx context.Context, from netip.Addr, network, address string) (net.Conn, error) {
+// dial is Dial from an address and a port of the host. The zero Addr and port 0 are any.
+func (h *Host) dial(ctx context.Context, from netip.AddrPort, network, address string) (net.Conn, error) {
 	if err := checkNumeric(address); err != nil {
 		return nil, err
 	}
+	network = strings.ToLower(network)
+	var d net.Dialer
+	if from.Addr().IsValid() || from.Port() != 0 {
+		local := &net.TCPAddr{IP: from.Addr().AsSlice(), Port: int(from.Port())} // without an IP: of any
+		if d.LocalAddr = local; strings.HasPrefix(network, "udp") {
+			d.LocalAddr = &net.UDPAddr{IP: local.IP, Port: local.Port}
+		}
+	}
 	var c net.Conn
 	err := h.Do(func() (err error) {
-		var d net.Dialer
-		switch {
-		case from.IsValid() && strings.HasPrefix(network, "tcp"):
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		case from.IsValid():
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		}
 		c, err = d.DialContext(ctx, network, address)
 		return err
 	})
@@ -150,13 +151,16 @@ func checkNumeric(address string) error {
 
 // Sysctl sets a key such as "net.ipv4.ip_forward" inside the host.
 func (h *Host) Sysctl(key, value string) error {
-	path := filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/"))
 	return h.Do(func() error {
-		if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		if err := os.WriteFile(sysctlFile(key), []byte(value), 0); err != nil {
 			return fmt.Errorf("set sysctl %s to %q on host %s: %w", key, value, h.Name, err)
 		}
 		return nil
 	})
+}
+
+func sysctlFile(key string) string {
+	return filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/"))
 }
 
 // Blackhole makes all packets to and from the host vanish, or lets them pass
@@ -240,6 +244,19 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	c.Stdout, c.Stderr = &out, &out
 	err := c.Run()
 	return out.Bytes(), err
+}
+
+// Addr returns the host's address of a family.
+func (h *Host) Addr(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return h.Addr6
+	}
+	return h.Addr4
+}
+
+// At returns that address with a port.
+func (h *Host) At(ipv6 bool, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(h.Addr(ipv6), port)
 }
 
 // Addrs returns the IPv4 addresses of hosts.

@@ -28,16 +28,6 @@ func here(t *testing.T) string {
 	return must[string](t)(os.Readlink("/proc/thread-self/ns/net"))
 }
 
-// eventually waits until ok returns true, for what has no event to wait for.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(soon); !ok(); time.Sleep(5 * time.Millisecond) { // no event reports it
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", soon, what)
-		}
-	}
-}
-
 func TestDoEntersAndLeaves(t *testing.T) {
 	tb := NewT(t, Config{})
 	runtime.LockOSThread() // so that "here" is asked of one thread
@@ -103,7 +93,7 @@ func TestDoNeverFreesStrayThread(t *testing.T) {
 	if err := <-result; !errors.Is(err, os.ErrPermission) {
 		t.Fatalf("Do returned %v, want that it may not leave", err)
 	}
-	eventually(t, "threads of this process that are elsewhere have ended", func() bool {
+	Eventually(t, "threads of this process that are elsewhere have ended", func() bool {
 		links, _ := filepath.Glob("/proc/self/task/*/ns/net")
 		for _, l := range links {
 			if ns, err := os.Readlink(l); err == nil && ns != home {
@@ -261,7 +251,7 @@ func TestCommandDiesWithProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := must[int](t)(strconv.Atoi(strings.TrimSpace(line)))
-	eventually(t, "the process has died too", func() bool { return ended(pid) })
+	Eventually(t, "the process has died too", func() bool { return ended(pid) })
 }
 
 // ended reports whether a process is gone, or a zombie that waits for the
@@ -303,7 +293,7 @@ func TestBlackhole(t *testing.T) {
 			if err == nil {
 				c.Close()
 			}
-			if !isTimeout(err) {
+			if !IsDropped(err) {
 				t.Errorf("%s to the black-holed pod: got %v, want a timeout", from, err)
 			}
 		})
@@ -334,7 +324,7 @@ func expectSilence(t *testing.T, c net.Conn) {
 		t.Errorf("write: %v", err)
 	}
 	c.SetReadDeadline(time.Now().Add(brief))
-	if n, err := c.Read(make([]byte, 10)); !isTimeout(err) {
+	if n, err := c.Read(make([]byte, 10)); !IsDropped(err) {
 		t.Errorf("read %d bytes, %v; want a timeout", n, err)
 	}
 }
@@ -362,7 +352,7 @@ func TestBlackholeNode(t *testing.T) {
 		if err == nil {
 			c.Close()
 		}
-		if !isTimeout(err) {
+		if !IsDropped(err) {
 			t.Errorf("%s is black-holed: got %v, want a timeout", dark, err)
 		}
 		if err := dark.Blackhole(false); err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"testing"
 )
 
 // Get fetches a URL with a numeric address from inside the host, by a connection of
@@ -26,6 +27,27 @@ func (h *Host) Get(ctx context.Context, url string) (code int, body string, err 
 		return 0, "", err
 	}
 	return resp.StatusCode, string(b), nil
+}
+
+// Page is Get for at most [Patience]. Code 0: nothing answers, and the text says why.
+func (h *Host) Page(url string) (code int, text string) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	code, text, err := h.Get(ctx, url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return code, text
+}
+
+// Metric returns the value of a series on a page of metrics, which has to be there.
+func Metric(t testing.TB, page, series string) float64 {
+	t.Helper()
+	value, ok := Series(page, series)
+	if !ok {
+		t.Fatalf("no metric %s in:\n%s", series, page)
+	}
+	return value
 }
 
 // Series returns the value of a series, named as a page of metrics writes it. False:

@@ -13,7 +13,7 @@ import (
 func TestInventory(t *testing.T) {
 	var before inventory
 	var report string
-	eventually(t, "one more of each is reported", func() bool {
+	Eventually(t, "one more of each is reported", func() bool {
 		before = leakable(t) // perhaps with what an earlier test has left, which then ends: so once more
 		stop := make(chan struct{})
 		defer close(stop)
@@ -30,7 +30,7 @@ func TestInventory(t *testing.T) {
 			t.Errorf("no %q in report:\n%s", want, report)
 		}
 	}
-	eventually(t, "nothing is leaked", func() bool { return before.compare(leakable(t)) == "" })
+	Eventually(t, "nothing is leaked", func() bool { return before.compare(leakable(t)) == "" })
 }
 
 func TestNoLeaksWaits(t *testing.T) {

@@ -23,6 +23,14 @@ func ServiceManifest(name, address, protocol, more string) string {
 		"  ports:\n  - port: %s\n    protocol: %s\n%s", name, ip, port, protocol, more)
 }
 
+// Annotated returns a manifest of [ServiceManifest] or [SliceManifest] with annotations in flow style, as "a: b, c: d".
+func Annotated(manifest, annotations string) string {
+	if annotations == "" {
+		return manifest
+	}
+	return strings.Replace(manifest, "\nmetadata:\n", "\nmetadata:\n  annotations: {"+annotations+"}\n", 1)
+}
+
 // SliceManifest returns EndpointSlice number n of a Service, whose endpoints are ready.
 func SliceManifest(service string, n, port int, protocol string, addrs ...string) string {
 	family := "IPv4"

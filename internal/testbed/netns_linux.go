@@ -33,6 +33,11 @@ func ownNamespace() (*namespace, error) {
 	if os.Getenv(stageVar) != stageReady {
 		return nil, fmt.Errorf("find own namespace: %w: Reexec was not called, or has failed", ErrUnsupported)
 	}
+	return enteredNamespace()
+}
+
+// enteredNamespace returns that of the calling goroutine.
+func enteredNamespace() (*namespace, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return currentNamespace()

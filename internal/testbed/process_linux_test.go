@@ -75,11 +75,18 @@ func TestCable(t *testing.T) {
 			t.Errorf("%s answers %q", address, got)
 		}
 	}
-	Keep(t)(right.PeerUDP("10.9.0.2:53"))
-	for address, want := range map[string]string{"10.9.0.2:53": "right 10.9.0.1", "10.9.0.2:54": Refused} {
-		if got := left.Ask("udp", address, Patience); got != want {
+	Keep(t)(right.Answer("udp", ":53", func(client netip.AddrPort) string { return client.String() }))
+	from := netip.MustParseAddrPort("10.9.0.1:5353")
+	for address, want := range map[string]string{
+		"10.9.0.2:53": "10.9.0.1:5353", "10.77.0.1:53": "10.9.0.1:5353", "10.9.0.2:54": Refused,
+	} {
+		if got := left.AskFrom(from, "UDP", address, Patience); got != want {
 			t.Errorf("%s answers %q, want %q", address, got, want)
 		}
+	}
+	from = netip.AddrPortFrom(netip.Addr{}, 5354)
+	if got := left.AskFrom(from, "udp", "10.9.0.2:53", Patience); got != "10.9.0.1:5354" {
+		t.Errorf("from a port of any address the answer is %q", got)
 	}
 	right.Run(t, "ip", "link", "set", "r0", "down")
 	if got := left.Ask("udp", "10.9.0.2:53", 100*time.Millisecond); got != Dropped {

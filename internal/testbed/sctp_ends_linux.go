@@ -16,7 +16,7 @@ import (
 type SCTPEnds struct {
 	Engine, Why string // that Sluice uses there
 	EchoPort    int
-	Echo        func(t *testing.T, h *Host)                                            // starts a server that echoes
+	Echo        func(t testing.TB, h *Host)                                            // starts a server that echoes
 	OpenFrom    func(from *Host, port uint16, addr netip.AddrPort) (SCTPClient, error) // port 0: any
 	OnNode      bool                                                                   // clients may be on the node
 	PerHost     int                                                                    // clients at once on a host
@@ -53,7 +53,7 @@ func (e *SCTPEnds) Open(from *Host, addr netip.AddrPort) (SCTPClient, error) {
 }
 
 // NewSCTPEnds returns the SCTP that this kernel allows at both ends of an association.
-func NewSCTPEnds(t *testing.T) SCTPEnds {
+func NewSCTPEnds(t testing.TB) SCTPEnds {
 	t.Helper()
 	ends, err := FindSCTPEnds()
 	if err != nil {
@@ -75,7 +75,7 @@ func FindSCTPEnds() (SCTPEnds, error) {
 	return SCTPEnds{"packet", "the kernel has no SCTP", 7, usrsctpServe, openUsrsctp, false, 1}, nil
 }
 
-func usrsctpServe(t *testing.T, h *Host) {
+func usrsctpServe(t testing.TB, h *Host) {
 	cmd := h.Command(context.Background(), usrsctpEcho)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func (c *usrsctpProgram) Abandon() {
 }
 
 // kernelEcho serves both addresses of a host.
-func kernelEcho(t *testing.T, h *Host) {
+func kernelEcho(t testing.TB, h *Host) {
 	for _, addr := range []netip.Addr{h.Addr4, h.Addr6} {
 		ln, err := h.ListenSCTP(netip.AddrPortFrom(addr, 3868))
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // Talker is a connection that was made before, and tells whether it still works.
 type Talker struct {
-	T *testing.T
+	T testing.TB
 	net.Conn
 }
 
@@ -56,7 +56,7 @@ func Stream(seed uint64) io.Reader {
 type UDPClient struct{ net.Conn }
 
 // NewUDPClient opens such a socket, until the test ends.
-func NewUDPClient(t *testing.T, from *Host, addr string) UDPClient {
+func NewUDPClient(t testing.TB, from *Host, addr string) UDPClient {
 	t.Helper()
 	c, err := from.Dial(t.Context(), "udp", addr)
 	if err != nil {

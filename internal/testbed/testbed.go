@@ -17,6 +17,10 @@ type Config struct {
 	Clients    int // 0 means 1; negative means none; at most 100
 	Pods       int // pods on the node; 0 means 3; negative means none; at most 200
 	RemotePods int // pods on the remote node, which exists only if this is positive; at most 200
+
+	// Here makes the host of this process, which [Main] has given it, the node: for what opens sockets on
+	// goroutines of its own. Close removes the node's interfaces, and its settings stay. One testbed at a time has it.
+	Here bool
 }
 
 func (c Config) validate() error {
@@ -39,6 +43,7 @@ type Testbed struct {
 
 	starter *starter
 	hosts   []*Host
+	here    bool // Node is the host of this process
 	closing sync.Once
 }
 
@@ -65,6 +70,9 @@ func New(cfg Config) (*Testbed, error) {
 func (tb *Testbed) Close() {
 	tb.closing.Do(func() {
 		tb.starter.close()
+		if tb.here {
+			tb.Node.unplug()
+		}
 		for _, h := range tb.hosts {
 			h.ns.close()
 		}

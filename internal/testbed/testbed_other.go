@@ -4,6 +4,7 @@ package testbed
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 )
 
@@ -29,9 +30,13 @@ func (*Testbed) build(Config) error    { return errors.ErrUnsupported }
 func (*Testbed) addPlain(string) error { return errors.ErrUnsupported }
 
 func cable(End, End) error                                 { return errors.ErrUnsupported }
+func (*Host) unplug()                                      {}
 func (*Host) route(string, netip.Prefix, netip.Addr) error { return errors.ErrUnsupported }
 
-func ownNamespace() (*namespace, error) { return nil, ErrUnsupported }
+func ownNamespace() (*namespace, error)     { return nil, ErrUnsupported }
+func enteredNamespace() (*namespace, error) { return nil, ErrUnsupported }
+
+func receivePacketInfo(*net.UDPConn) error { return nil }
 
 func notAllowed(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 

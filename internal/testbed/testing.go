@@ -3,6 +3,7 @@ package testbed
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -74,15 +75,24 @@ func NewHostsT(t testing.TB, names ...string) []*Host {
 // given it. Where there is none it calls [Missing].
 func HereT(t testing.TB) *Host {
 	t.Helper()
-	ns, err := ownNamespace()
+	return hostOf(t, "here", ownNamespace)
+}
+
+// EnteredT returns the host that the test has entered with [Host.Enter].
+func EnteredT(t testing.TB) *Host {
+	t.Helper()
+	return hostOf(t, "entered", enteredNamespace)
+}
+
+func hostOf(t testing.TB, name string, find func() (*namespace, error)) *Host {
+	t.Helper()
+	ns, err := find()
 	if errors.Is(err, ErrUnsupported) {
 		Missing(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	Check(t, err)
 	t.Cleanup(ns.close)
-	return &Host{Name: "here", ns: ns, tb: &Testbed{}}
+	return &Host{Name: name, ns: ns, tb: &Testbed{}}
 }
 
 // Missing ends a test that cannot run for the given reason: it skips it, or fails
@@ -128,11 +138,39 @@ func (h *Host) DoT(t testing.TB, f func() error) {
 // output and error; the test fails if the command does.
 func (h *Host) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, err := h.Command(t.Context(), name, args...).CombinedOutput()
+	return run(t, h.Command(t.Context(), name, args...), name, args)
+}
+
+// Run is [Host.Run] on the host that the test has entered.
+func Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	return run(t, exec.CommandContext(t.Context(), name, args...), name, args)
+}
+
+// Feed is [Run] with input.
+func Feed(t testing.TB, input, name string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	run(t, cmd, name, args)
+}
+
+func run(t testing.TB, cmd interface{ CombinedOutput() ([]byte, error) }, name string, args []string) string {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// SysctlT is [Host.Sysctl] until the test ends.
+func (h *Host) SysctlT(t testing.TB, key, value string) {
+	t.Helper()
+	var before []byte
+	h.DoT(t, func() (err error) { before, err = os.ReadFile(sysctlFile(key)); return err })
+	Check(t, h.Sysctl(key, value))
+	t.Cleanup(func() { _ = h.Sysctl(key, string(before)) }) // fails if the interface is gone
 }
 
 // WriteScript writes a script of the shell, without the line that names the shell. No program is

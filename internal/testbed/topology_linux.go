@@ -5,17 +5,6 @@ import (
 	"net/netip"
 )
 
-// Suffixes of addresses on the network of nodes and clients, and on pod networks.
-const (
-	routerSuffix   = 1
-	nodeSuffix     = 10
-	altSuffix      = 11
-	remoteSuffix   = 20
-	clientSuffix   = 100 // and up
-	gatewaySuffix  = 1
-	firstPodSuffix = 10
-)
-
 // build makes everything that cfg asks for. What it has made when it fails is
 // freed by Close.
 func (tb *Testbed) build(cfg Config) error {
@@ -34,14 +23,25 @@ func (tb *Testbed) build(cfg Config) error {
 	}
 	defer lan.close()
 
-	if tb.Node, err = tb.addNode(lan, "node", nodeSuffix, router); err != nil {
+	if cfg.Here {
+		err = tb.addHere()
+	} else {
+		tb.Node, err = tb.addHost("node")
+	}
+	if err != nil {
+		return err
+	}
+	if err := tb.Node.join(lan, nodeSuffix, router); err != nil {
 		return err
 	}
 	if tb.Pods, err = tb.addPods(tb.Node, "pod", 1, count(cfg.Pods, 3)); err != nil {
 		return err
 	}
 	if cfg.RemotePods > 0 {
-		if tb.RemoteNode, err = tb.addNode(lan, "remote-node", remoteSuffix, tb.Node); err != nil {
+		if tb.RemoteNode, err = tb.addHost("remote-node"); err != nil {
+			return err
+		}
+		if err := tb.RemoteNode.join(lan, remoteSuffix, tb.Node); err != nil {
 			return err
 		}
 		if tb.RemotePods, err = tb.addPods(tb.RemoteNode, "remote-pod", 2, cfg.RemotePods); err != nil {
@@ -70,27 +70,23 @@ func (tb *Testbed) build(cfg Config) error {
 	return tb.waitReady()
 }
 
-// addNode adds a host that forwards, with its default route to gateway. Only the
-// node itself has second addresses.
-func (tb *Testbed) addNode(lan *bridge, name string, suffix int, gateway *Host) (*Host, error) {
-	h, err := tb.addHost(name)
-	if err != nil {
-		return nil, err
-	}
+// join makes a host a node of the network, which forwards, with its default route to gateway. Only the node itself has
+// second addresses.
+func (h *Host) join(lan *bridge, suffix int, gateway *Host) error {
 	h.Addr4, h.Addr6 = lanAddrs(suffix)
 	if err := h.prepare(forwarder); err != nil {
-		return nil, err
+		return err
 	}
 	if err := lan.plug(h); err != nil {
-		return nil, err
+		return err
 	}
 	if suffix == nodeSuffix {
 		h.Alt4, h.Alt6 = lanAddrs(altSuffix)
 		if err := h.addAddrs("eth0", h.Alt4, h.Alt6); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return h, h.routeDefault(gateway.Addr4, gateway.Addr6)
+	return h.routeDefault(gateway.Addr4, gateway.Addr6)
 }
 
 // addClient adds client number i, which sends to the node whatever is not local.
@@ -214,16 +210,15 @@ func (tb *Testbed) addHost(name string) (*Host, error) {
 	return h, nil
 }
 
-// lanAddrs returns the addresses of host n on the network between the nodes and
-// the clients; podAddrs those of host n on the pod network of node.
-func lanAddrs(n int) (netip.Addr, netip.Addr) {
-	return netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)),
-		netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", n))
-}
-
-func podAddrs(node, n int) (netip.Addr, netip.Addr) {
-	return netip.MustParseAddr(fmt.Sprintf("10.244.%d.%d", node, n)),
-		netip.MustParseAddr(fmt.Sprintf("2001:db8:244:%d::%d", node, n))
+// addHere makes the host of this process the node.
+func (tb *Testbed) addHere() error {
+	ns, err := ownNamespace()
+	if err != nil {
+		return err
+	}
+	tb.Node, tb.here = &Host{Name: "node", tb: tb, ns: ns}, true
+	tb.hosts = append(tb.hosts, tb.Node)
+	return nil
 }
 
 // count returns n, or the default for zero, and none for a negative number.

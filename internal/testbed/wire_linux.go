@@ -129,6 +129,21 @@ func (b *bridge) plug(h *Host) error {
 	return h.addAddrs("eth0", h.Addr4, h.Addr6)
 }
 
+// unplug removes the interfaces of a node, and with them their other ends, addresses and routes.
+func (h *Host) unplug() {
+	handle, err := h.netlink()
+	if err != nil {
+		return // there are none
+	}
+	defer handle.Close()
+	links, _ := handle.LinkList()
+	for _, l := range links {
+		if name := l.Attrs().Name; name == "eth0" || name == "cni0" || l.Attrs().MasterIndex != 0 {
+			_ = handle.LinkDel(l) // it may have gone with its other end
+		}
+	}
+}
+
 // introduce writes the link-layer addresses of h and of the bridge's host into
 // each other's tables.
 func (b *bridge) introduce(h *Host) error {

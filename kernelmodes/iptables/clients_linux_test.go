@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -31,5 +32,5 @@ func TestParseList(t *testing.T) {
 
 // TestClients: clients that are written are listed, and the kernel sends them to their backends.
 func TestClients(t *testing.T) {
-	lab.Clients(t, func(ipv6 bool) lab.Remembering { return variant{ipv6: ipv6}.engine() })
+	lab.Clients(t, func(ipv6 bool) lab.Remembering { return engineOf(testbed.IPTables{IPv6: ipv6}) })
 }

@@ -22,11 +22,11 @@ func TestDocumentedRules(t *testing.T) {
 	for _, b := range []string{"10.244.1.10:8080", "10.244.2.10:8080"} {
 		s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort(b), Ready: true, Serving: true})
 	}
-	v := variant{}
-	syncOn(t, tb.Node, v.engine(), lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}, s)
+	v := testbed.IPTables{}
+	syncOn(t, tb.Node, engineOf(v), lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}, s)
 	var have []string
 	for _, table := range []string{"nat", "filter"} {
-		for line := range strings.Lines(shell(t, tb.Node, v.command()+"-save -t "+table)) {
+		for line := range strings.Lines(shell(t, tb.Node, v.Command()+"-save -t "+table)) {
 			if strings.HasPrefix(line, "-A ") {
 				have = append(have, line)
 			}

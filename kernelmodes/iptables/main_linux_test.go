@@ -1,10 +1,7 @@
 package iptables
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
@@ -19,53 +16,12 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// variant is one backend of iptables in one family.
-type variant struct {
-	ipv6   bool
-	legacy bool
-}
-
-func (v variant) command() string {
-	c := "iptables"
-	if v.ipv6 {
-		c = "ip6tables"
-	}
-	if v.legacy {
-		return c + "-legacy"
-	}
-	return c + "-nft"
-}
-
-func (v variant) engine() *Engine { return &Engine{IPv6: v.ipv6, Command: v.command()} }
-
-// eachVariant runs a test with each, on a host of its own.
-func eachVariant(t *testing.T, f func(*testing.T, *testbed.Host, variant)) {
-	for _, v := range []variant{{false, false}, {true, false}, {false, true}, {true, true}} {
-		t.Run(v.command(), func(t *testing.T) {
-			tb := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1})
-			if _, err := exec.LookPath(v.command()); err != nil {
-				testbed.Missing(t, err.Error())
-			}
-			f(t, tb.Node, v)
-		})
-	}
-}
-
-// wrapped writes programs that run those of a variant after a piece of shell, and returns
-// the name of the first.
-func wrapped(t testing.TB, dir string, v variant, before string) string {
-	t.Helper()
-	for _, suffix := range []string{"", "-save", "-restore"} {
-		testbed.WriteScript(t, filepath.Join(dir, "ipt"+suffix),
-			fmt.Sprintf("%s\nexec %s%s \"$@\"\n", before, v.command(), suffix))
-	}
-	return filepath.Join(dir, "ipt")
-}
+func engineOf(v testbed.IPTables) *Engine { return &Engine{IPv6: v.IPv6, Command: v.Command()} }
 
 // save returns what iptables-save says on a host.
-func save(t testing.TB, h *testbed.Host, v variant) string {
+func save(t testing.TB, h *testbed.Host, v testbed.IPTables) string {
 	t.Helper()
-	return shell(t, h, v.command()+"-save")
+	return shell(t, h, v.Command()+"-save")
 }
 
 // shell runs a command on a host and returns what it prints.

@@ -22,10 +22,10 @@ func TestModel(t *testing.T) {
 	for walk := range walks {
 		t.Run(strconv.Itoa(walk), func(t *testing.T) {
 			t.Parallel()
-			eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+			testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
 				t.Parallel()
 				changes := lab.Changes() / walks
-				if v.legacy {
+				if v.Legacy {
 					changes /= 5
 				}
 				walkModel(t, h, v, changes)
@@ -34,17 +34,17 @@ func TestModel(t *testing.T) {
 	}
 }
 
-func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
+func walkModel(t *testing.T, h *testbed.Host, v testbed.IPTables, changes int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d, %d changes", seed, changes)
-	m := &model{lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v.ipv6}, v}
-	e := v.engine()
+	m := &model{lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v.IPv6}, v}
+	e := engineOf(v)
 	var before map[int]lb.Service
 	for n := range changes {
 		m.Change()
 		switch m.Rand.IntN(40) {
 		case 0:
-			e = v.engine() // another process
+			e = engineOf(v) // another process
 		case 1:
 			if e.content == nil || !e.content.Known() {
 				break
@@ -149,12 +149,12 @@ func normal(w []string) string {
 // model is Services that change, on a host with one backend of iptables.
 type model struct {
 	lab.Model
-	v variant
+	v testbed.IPTables
 }
 
 // damage does what other programs do to rules.
 func (m *model) damage(t *testing.T, h *testbed.Host, of *content) {
-	c := m.v.command()
+	c := m.v.Command()
 	list := []string{
 		" -t nat -F", " -t filter -F", " -t nat -F OUTPUT", " -t nat -F PREROUTING", " -D FORWARD 2",
 		" -t nat -D SLUICE-SERVICES 1", " -t nat -F SLUICE-POSTROUTING",

@@ -314,10 +314,10 @@ func TestOneChange(t *testing.T) {
 			services[i].Addresses = append(services[i].Addresses, node)
 		}
 	}
-	e := variant{}.engine()
+	e := engineOf(testbed.IPTables{})
 	dir := t.TempDir()
 	const tee = `case "$0" in *-restore) cd %s; cat >text; cat text >>written; exec <text;; esac`
-	e.Command = wrapped(t, dir, variant{}, fmt.Sprintf(tee, dir))
+	e.Command = testbed.WrapIPTables(t, dir, "iptables-nft", fmt.Sprintf(tee, dir))
 	syncOn(t, h, e, lb.Node{}, services...)
 	apply := func(d lb.Delta) string {
 		t.Helper()

@@ -23,14 +23,14 @@ func verifyOn(t testing.TB, h *testbed.Host, e *Engine) (ok bool) {
 
 // TestSync: rules come, change and go; nothing is written that is there.
 func TestSync(t *testing.T) {
-	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
-		e := v.engine()
+	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
+		e := engineOf(v)
 		before := save(t, h, v)
 		syncOn(t, h, e, lb.Node{})
 		if now := save(t, h, v); now != before {
 			t.Errorf("an engine without Services has written:\n%s", now)
 		}
-		one, two := plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)
+		one, two := plain(v.IPv6, 1, 1, 2), plain(v.IPv6, 2, 3)
 		syncOn(t, h, e, lb.Node{}, one, two)
 		n := e.Stats().Restores
 		syncOn(t, h, e, lb.Node{}, one, two)
@@ -49,7 +49,7 @@ func TestSync(t *testing.T) {
 		if !verifyOn(t, h, e) {
 			t.Error("not verified after a change")
 		}
-		syncOn(t, h, v.engine(), lb.Node{}) // another process
+		syncOn(t, h, engineOf(v), lb.Node{}) // another process
 		if now := save(t, h, v); strings.Contains(now, "SLUICE-S") {
 			t.Errorf("after a process without Services has started:\n%s", now)
 		}
@@ -58,6 +58,6 @@ func TestSync(t *testing.T) {
 
 // TestSCTP: a client that begins its association anew, from the same port, reaches an endpoint of the Service.
 func TestSCTP(t *testing.T) {
-	engines := [2]*Engine{variant{}.engine(), variant{ipv6: true}.engine()}
+	engines := [2]*Engine{engineOf(testbed.IPTables{}), engineOf(testbed.IPTables{IPv6: true})}
 	lab.New(t, testbed.Config{Pods: 2}, func(family int) lab.Engine { return engines[family] }).RestartSCTP()
 }

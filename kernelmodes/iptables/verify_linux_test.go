@@ -15,10 +15,10 @@ import (
 // TestVerify: every damage to what the engine wrote is noticed and repaired, rules of other
 // programs are no damage and stay, and another process takes over what it finds.
 func TestVerify(t *testing.T) {
-	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
-		c := v.command()
-		e := v.engine()
-		services := []lb.Service{plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)}
+	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
+		c := v.Command()
+		e := engineOf(v)
+		services := []lb.Service{plain(v.IPv6, 1, 1, 2), plain(v.IPv6, 2, 3)}
 		syncOn(t, h, e, lb.Node{}, services...)
 		svc := prefixCluster + kernelmodes.Suffix(services[0].ID, "")
 		for _, damage := range []string{
@@ -42,7 +42,7 @@ func TestVerify(t *testing.T) {
 		if !verifyOn(t, h, e) {
 			t.Error("rules of other programs that are not before ours count as damage")
 		}
-		e = v.engine()
+		e = engineOf(v)
 		syncOn(t, h, e, lb.Node{}, services[1])
 		now := save(t, h, v)
 		compare(t, now, e, lb.Node{}, services[1:])
@@ -55,10 +55,10 @@ func TestVerify(t *testing.T) {
 // TestVerifyWhileAnotherTries: what a process that starts tries is no damage to what serves, which leaves it alone also
 // while it repairs its own. What is left of it goes with the next Probe, or with Cleanup.
 func TestVerifyWhileAnotherTries(t *testing.T) {
-	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
-		c := v.command()
-		e := v.engine()
-		service := plain(v.ipv6, 1, 1, 2)
+	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
+		c := v.Command()
+		e := engineOf(v)
+		service := plain(v.IPv6, 1, 1, 2)
 		syncOn(t, h, e, lb.Node{}, service)
 		try := func() {
 			shell(t, h, strings.ReplaceAll("C -t nat -N SLUICE-TRY-SVC-; C -t nat -N SLUICE-TRY-SERVICES; "+
@@ -77,7 +77,7 @@ func TestVerifyWhileAnotherTries(t *testing.T) {
 		if now := save(t, h, v); strings.Count(now, "SLUICE-TRY-") != 8 || !verifyOn(t, h, e) {
 			t.Errorf("while another tries a repair leaves\n%s", now)
 		}
-		h.DoT(t, func() error { _, err := v.engine().Probe(t.Context()); return err })
+		h.DoT(t, func() error { _, err := engineOf(v).Probe(t.Context()); return err })
 		if now := save(t, h, v); strings.Contains(now, "SLUICE-TRY-") || !verifyOn(t, h, e) {
 			t.Errorf("after another Probe there is\n%s", now)
 		}
@@ -91,12 +91,12 @@ func TestVerifyWhileAnotherTries(t *testing.T) {
 
 // TestCleanup: nothing is left but what other programs have.
 func TestCleanup(t *testing.T) {
-	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
-		c := v.command()
+	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
+		c := v.Command()
 		shell(t, h, c+" -t nat -N KUBE-SERVICES; "+c+" -N SLUICE-REFUSE")
 		before := save(t, h, v)
-		e := v.engine()
-		syncOn(t, h, e, lb.Node{}, plain(v.ipv6, 1, 1, 2))
+		e := engineOf(v)
+		syncOn(t, h, e, lb.Node{}, plain(v.IPv6, 1, 1, 2))
 		for range 2 {
 			h.DoT(t, func() error { return Cleanup(t.Context()) })
 		}
@@ -113,11 +113,12 @@ func strip(save string) string {
 
 // TestFailure: after an error the next Sync writes everything, also if nothing has changed since.
 func TestFailure(t *testing.T) {
-	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+	testbed.EachIPTables(t, func(t *testing.T, h *testbed.Host, v testbed.IPTables) {
 		dir := t.TempDir()
-		e := v.engine()
-		e.Command = wrapped(t, dir, v, "[ ! -e "+dir+"/fail ] || { echo 'line 3 failed' >&2; exit 1; }")
-		one, two := plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)
+		e := engineOf(v)
+		e.Command = testbed.WrapIPTables(t, dir, v.Command(),
+			"[ ! -e "+dir+"/fail ] || { echo 'line 3 failed' >&2; exit 1; }")
+		one, two := plain(v.IPv6, 1, 1, 2), plain(v.IPv6, 2, 3)
 		syncOn(t, h, e, lb.Node{}, one)
 		testbed.Check(t, os.WriteFile(filepath.Join(dir, "fail"), nil, 0o644))
 		err := h.Do(func() error { return e.Sync(t.Context(), whole(two), lb.Node{}) })
@@ -125,7 +126,7 @@ func TestFailure(t *testing.T) {
 			t.Errorf("Sync = %v, want what iptables said", err)
 		}
 		testbed.Check(t, os.Remove(filepath.Join(dir, "fail")))
-		shell(t, h, v.command()+" -t nat -F SLUICE-SERVICES") // which the change does not name
+		shell(t, h, v.Command()+" -t nat -F SLUICE-SERVICES") // which the change does not name
 		h.DoT(t, func() error { return e.Sync(t.Context(), lb.Delta{}, lb.Node{}) })
 		compare(t, save(t, h, v), e, lb.Node{}, []lb.Service{two})
 	})

@@ -72,7 +72,7 @@ func TestClients(t *testing.T) {
 			}
 			c := clients[0]
 			at := slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return h.Name == pod })
-			if at < 0 || s.Backends[at].Addr != c.Backend || c.Addr != address(n.Client, v6) ||
+			if at < 0 || s.Backends[at].Addr != c.Backend || c.Addr != n.Client.Addr(v6) ||
 				c.LastUsed > now || c.LastUsed < now-int64(time.Minute) {
 				t.Errorf("a client that was at %s is remembered as %+v", pod, c)
 			}

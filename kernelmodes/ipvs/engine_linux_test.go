@@ -144,7 +144,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 		}
 		s.Backends = slices.DeleteFunc(slices.Clone(backends), func(b lb.Backend) bool {
 			return slices.ContainsFunc(n.Pods, func(h *testbed.Host) bool {
-				return h.Name == first && b.Addr.Addr() == address(h, v6)
+				return h.Name == first && b.Addr.Addr() == h.Addr(v6)
 			})
 		})
 		n.Sync(s)
@@ -326,7 +326,7 @@ func TestOneChange(t *testing.T) {
 func TestStepAside(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
-		at := netip.AddrPortFrom(address(n.Node, v6), 30007)
+		at := netip.AddrPortFrom(n.Node.Addr(v6), 30007)
 		if !v6 {
 			n.echoes(1)
 		}

@@ -117,7 +117,7 @@ func TestWhoMayAsk(t *testing.T) {
 	n := newNode(t, testbed.Config{Clients: 2})
 	serve(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
 	for _, v6 := range []bool{false, true} {
-		mine := address(n.Clients[0], v6)
+		mine := n.Clients[0].Addr(v6)
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, v6, 8080)...)
 		at := netip.AddrPortFrom(vip(v6, 81), 80)
 		only := []netip.Prefix{netip.PrefixFrom(mine, mine.BitLen())}
@@ -255,7 +255,7 @@ func TestSCTP(t *testing.T) {
 		testbed.Check(t, err)
 		at := netip.AddrPortFrom(vip(v6, 38), 38)
 		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
-		port := netip.AddrPortFrom(address(n.Node, v6), 30038)
+		port := netip.AddrPortFrom(n.Node.Addr(v6), 30038)
 		also(&s, port, lb.NodePort, false)
 		n.Sync(s)
 		for _, to := range []netip.AddrPort{at, port} {
@@ -293,7 +293,7 @@ func TestSCTP(t *testing.T) {
 func TestRestartSCTP(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 2})
 	for _, v6 := range []bool{false, true} {
-		at, from := netip.AddrPortFrom(vip(v6, 39), 39), netip.AddrPortFrom(address(n.Client, v6), 3900)
+		at, from := netip.AddrPortFrom(vip(v6, 39), 39), netip.AddrPortFrom(n.Client.Addr(v6), 3900)
 		for _, pod := range n.Pods[:2] {
 			b := backend(pod, v6, 3868)
 			ln, err := pod.ListenSCTP(b.Addr)

@@ -35,8 +35,8 @@ func newNode(t *testing.T, cfg testbed.Config) *node {
 // What the tests name most.
 var (
 	serve, ask, askFor, id, backend = lab.Serve, lab.Ask, lab.AskFor, lab.ID, lab.Backend
-	address, also, simple, vip      = lab.Address, lab.Also, lab.Simple, lab.VIP
-	unspecified, whole, family      = lab.Unspecified, lab.Whole, lab.Family
+	also, simple, whole             = lab.Also, lab.Simple, lab.Whole
+	vip, unspecified, family        = testbed.VIP, testbed.Unspecified, testbed.Family
 )
 
 const listRoutes = "ip route show table local proto 83"

@@ -38,7 +38,7 @@ func (n *node) moveNodePort(port uint16, backends map[bool][]lb.Backend) {
 	defer load.Wait()
 	defer stop()
 	for _, v6 := range []bool{false, true} {
-		at := netip.AddrPortFrom(address(n.Node, v6), port)
+		at := netip.AddrPortFrom(n.Node.Addr(v6), port)
 		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backends[v6]...)
 		also(&s, netip.AddrPortFrom(unspecified(v6), port), lb.NodePort, false)
 		services = append(services, s)

@@ -3,7 +3,6 @@ package lab
 import (
 	_ "embed"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -201,39 +200,10 @@ func (c *cases) endpoint(t *testing.T, w []string) {
 	}
 	c.serving[key] = true
 	c.endpoints.Run(t, "sh", "-c", fmt.Sprintf("ip addr replace %s dev lo nodad", prefixes(addr.Addr().String())[0]))
-	c.serve(t, s.Protocol, addr)
-}
-
-// serve has an endpoint say its address and whom it sees, until all cases are over.
-func (c *cases) serve(t *testing.T, p lb.Protocol, addr netip.AddrPort) {
-	t.Helper()
-	if p == lb.UDP {
-		pc, err := c.endpoints.ListenPacket(t.Context(), "udp", addr.String())
-		testbed.Check(t, err)
-		go func() {
-			buf := make([]byte, 64)
-			for {
-				_, from, err := pc.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				_, _ = pc.WriteTo([]byte(addr.String()+" "+from.String()), from)
-			}
-		}()
-		return
-	}
-	ln, err := c.endpoints.Listen(t.Context(), "tcp", addr.String())
-	testbed.Check(t, err)
-	go func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(conn, addr.String()+" "+conn.RemoteAddr().String())
-			_ = conn.Close()
-		}
-	}()
+	_, err := c.endpoints.Answer(s.Protocol.String(), addr.String(), func(client netip.AddrPort) string {
+		return addr.String() + " " + client.String()
+	})
+	testbed.Check(t, err) // it serves until all cases are over
 }
 
 func protocol(name string) lb.Protocol {
@@ -285,7 +255,7 @@ func ask(host *testbed.Host, from netip.Addr, p lb.Protocol, to, want string) (w
 	if want == "DROP" {
 		within = dropSilence
 	}
-	answer := host.AskFrom(from, strings.ToLower(p.String()), to, within)
+	answer := host.AskFrom(netip.AddrPortFrom(from, 0), p.String(), to, within)
 	switch answer {
 	case testbed.Refused:
 		if want == "NODE" { // it has no such port

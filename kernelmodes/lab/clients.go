@@ -21,7 +21,7 @@ type Remembering interface {
 // Clients has an engine of each family remember clients, which are listed then and get to their backends.
 func Clients(t *testing.T, engine func(ipv6 bool) Remembering) {
 	for _, ipv6 := range []bool{false, true} {
-		t.Run(Family(ipv6), func(t *testing.T) {
+		t.Run(testbed.Family(ipv6), func(t *testing.T) {
 			tb := testbed.NewT(t, testbed.Config{Pods: 3})
 			s := Plain(ipv6, 1)
 			s.AffinityTimeout = int64(time.Hour)
@@ -47,7 +47,7 @@ func remembered(t *testing.T, tb *testbed.Testbed, e Remembering, s *lb.Service)
 		t.Errorf("there was no client, and %v are remembered", have)
 	}
 	who()
-	client := Address(tb.Client, s.IPv6)
+	client := tb.Client.Addr(s.IPv6)
 	for i, b := range s.Backends {
 		other, gone := IP(s.IPv6, "node", 100+i), netip.AddrPortFrom(IP(s.IPv6, "pod", 999), 1)
 		known := []lb.Client{

@@ -3,11 +3,9 @@ package lab
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
@@ -32,13 +30,15 @@ func New(t *testing.T, cfg testbed.Config, engines func(family int) Engine) *Lab
 	t.Helper()
 	l := &Lab{T: t, Testbed: testbed.NewT(t, cfg), Engines: engines}
 	l.About = lb.Node{
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("2001:db8:244:1::/64")},
-		Addresses: []netip.Addr{
-			l.Node.Addr4, l.Node.Addr6, l.Node.Alt4, l.Node.Alt6,
-			netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("2001:db8:244:1::1"),
-		},
+		PodCIDRs:  []netip.Prefix{testbed.PodNet(false), testbed.PodNet(true)},
+		Addresses: addressesOf(l.Node),
 	}
 	return l
+}
+
+// addressesOf returns all addresses of a node with pods.
+func addressesOf(node *testbed.Host) []netip.Addr {
+	return []netip.Addr{node.Addr4, node.Addr6, node.Alt4, node.Alt6, testbed.Gateway(false), testbed.Gateway(true)}
 }
 
 // Sync makes both engines forward services.
@@ -84,11 +84,7 @@ func (l *Lab) Verify() (good bool) {
 // sees as the client's, until the test ends.
 func Serve(t *testing.T, h *testbed.Host, protocol lb.Protocol, at netip.AddrPort) {
 	t.Helper()
-	if protocol == lb.UDP {
-		testbed.Keep(t)(h.PeerUDP(at.String()))
-	} else {
-		testbed.Keep(t)(h.PeerTCP(at.String()))
-	}
+	testbed.Keep(t)(h.Peer(protocol.String(), at.String()))
 }
 
 // Serving makes the first pods answer, and returns them as backends.
@@ -102,18 +98,15 @@ func (l *Lab) Serving(pods int, protocol lb.Protocol, v6 bool, port uint16) (out
 	return out
 }
 
-// dropSilence is how long nothing must be heard for a drop to be one.
-const dropSilence = 1500 * time.Millisecond
-
 // Ask asks as a client would, for as long as it takes.
 func Ask(from *testbed.Host, protocol lb.Protocol, addr netip.AddrPort) string {
-	return from.Ask(strings.ToLower(protocol.String()), addr.String(), testbed.Patience)
+	return from.Ask(protocol.String(), addr.String(), testbed.Patience)
 }
 
 // AskFor is Ask where that may be a drop, if it is wanted.
 func AskFor(want string, from *testbed.Host, protocol lb.Protocol, addr netip.AddrPort) string {
 	if strings.HasPrefix(want, testbed.Dropped) {
-		return from.Ask(strings.ToLower(protocol.String()), addr.String(), dropSilence)
+		return from.Ask(protocol.String(), addr.String(), dropSilence)
 	}
 	return Ask(from, protocol, addr)
 }
@@ -125,16 +118,8 @@ func ID(name string, p lb.Protocol, v6 bool) lb.ID {
 
 // Backend is a ready one.
 func Backend(h *testbed.Host, v6 bool, port uint16) lb.Backend {
-	at := netip.AddrPortFrom(Address(h, v6), port)
+	at := netip.AddrPortFrom(h.Addr(v6), port)
 	return lb.Backend{Addr: at, Ready: true, Serving: true, Local: strings.HasPrefix(h.Name, "pod-")}
-}
-
-// Address returns a host's address of a family.
-func Address(h *testbed.Host, v6 bool) netip.Addr {
-	if v6 {
-		return h.Addr6
-	}
-	return h.Addr4
 }
 
 // Also adds an address to a Service, for all clients.
@@ -146,28 +131,4 @@ func Also(s *lb.Service, at netip.AddrPort, kind lb.Kind, local bool) {
 func Simple(name, ip string, port uint16, p lb.Protocol, backends ...lb.Backend) lb.Service {
 	a := netip.AddrPortFrom(netip.MustParseAddr(ip), port)
 	return lb.Service{ID: ID(name, p, a.Addr().Is6()), Addresses: []lb.Address{{Addr: a}}, Backends: backends}
-}
-
-// Family returns the name of a family.
-func Family(v6 bool) string {
-	if v6 {
-		return "IPv6"
-	}
-	return "IPv4"
-}
-
-// Unspecified is the address that stands for all of a family.
-func Unspecified(v6 bool) netip.Addr {
-	if v6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
-}
-
-// VIP is the n-th address of a Service, which clients have a route to.
-func VIP(v6 bool, n int) netip.Addr {
-	if v6 {
-		return netip.MustParseAddr(fmt.Sprintf("2001:db8:96::%x", n))
-	}
-	return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
 }

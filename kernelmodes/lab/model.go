@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -34,12 +35,7 @@ func IP(ipv6 bool, network string, n int) netip.Addr {
 func At(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 
 // Anywhere is a port of every address.
-func Anywhere(ipv6 bool, port uint16) netip.AddrPort {
-	if ipv6 {
-		return At(netip.IPv6Unspecified(), port)
-	}
-	return At(netip.IPv4Unspecified(), port)
-}
+func Anywhere(ipv6 bool, port uint16) netip.AddrPort { return At(testbed.Unspecified(ipv6), port) }
 
 // Plain is Service number n with cluster IP n and backends on this node.
 func Plain(ipv6 bool, n int, backends ...int) lb.Service {

@@ -21,10 +21,11 @@ func (l *Lab) RestartSCTP() {
 	}
 	const port = 3900
 	for _, v6 := range []bool{false, true} {
+		family := testbed.Family(v6)
 		first, second := Backend(l.Pods[0], v6, uint16(ends.EchoPort)), Backend(l.Pods[1], v6, uint16(ends.EchoPort))
 		drains := first
 		drains.Ready, drains.Terminating = false, true
-		s := Simple("sctp"+Family(v6), VIP(v6, 9).String(), uint16(ends.EchoPort), lb.SCTP, first)
+		s := Simple("sctp"+family, testbed.VIP(v6, 9).String(), uint16(ends.EchoPort), lb.SCTP, first)
 		for _, step := range []struct {
 			name     string
 			backends []lb.Backend
@@ -40,12 +41,12 @@ func (l *Lab) RestartSCTP() {
 			c, err := ends.OpenFrom(l.Client, port, s.Addresses[0].Addr)
 			testbed.Check(l.T, err)
 			if err := c.Ask(step.name); err != nil {
-				l.T.Errorf("%s, %s: %v", Family(v6), step.name, err)
+				l.T.Errorf("%s, %s: %v", family, step.name, err)
 			}
-			entry := l.Node.Run(l.T, "conntrack", "-L", "-p", "sctp", "-f", strings.ToLower(Family(v6)),
+			entry := l.Node.Run(l.T, "conntrack", "-L", "-p", "sctp", "-f", strings.ToLower(family),
 				"--sport", fmt.Sprint(port), "-d", s.Addresses[0].Addr.Addr().String())
 			if !strings.Contains(entry, "src="+step.want.Addr.Addr().String()+" ") {
-				l.T.Errorf("%s, %s: want it with %s, and it is\n%s", Family(v6), step.name, step.want.Addr, entry)
+				l.T.Errorf("%s, %s: want it with %s, and it is\n%s", family, step.name, step.want.Addr, entry)
 			}
 			c.Abandon()
 		}

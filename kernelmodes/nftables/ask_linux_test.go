@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
@@ -82,11 +81,11 @@ func TestAskModel(t *testing.T) {
 // TestCounted: the kernel knows the addresses of Services of which it matters what is in flight.
 func TestCounted(t *testing.T) {
 	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
-		plain := lab.Simple("plain", lab.VIP(v6, 1).String(), 80, lb.TCP)
-		counts := lab.Simple("counts", lab.VIP(v6, 2).String(), 80, lb.TCP)
-		nodePort := lb.Address{Addr: netip.AddrPortFrom(netfilter.Unspecified(v6), 30080), Kind: lb.NodePort}
+		plain := lab.Simple("plain", testbed.VIP(v6, 1).String(), 80, lb.TCP)
+		counts := lab.Simple("counts", testbed.VIP(v6, 2).String(), 80, lb.TCP)
+		nodePort := lb.Address{Addr: netip.AddrPortFrom(testbed.Unspecified(v6), 30080), Kind: lb.NodePort}
 		counts.Addresses = append(counts.Addresses, nodePort)
-		udp := lab.Simple("udp", lab.VIP(v6, 3).String(), 80, lb.UDP)
+		udp := lab.Simple("udp", testbed.VIP(v6, 3).String(), 80, lb.UDP)
 		e := &Engine{IPv6: v6, Ask: Ask{First: 1, Count: 1, Mask: 0xffff0000, Target: true, Events: true,
 			Defaults: lb.Policies{Scheduler: "lc"}}}
 		wants := func(addrs, ports int) {

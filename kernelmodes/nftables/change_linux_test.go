@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -44,25 +43,15 @@ func TestOwnAddress(t *testing.T) {
 
 // connecting has clients connect again and again, who must not be refused, until end is called.
 func connecting(t *testing.T, tb *testbed.Testbed, to netip.AddrPort) (end func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	for range 2 {
-		clients.Go(func() {
-			for ctx.Err() == nil {
-				c, err := tb.Client.Dial(ctx, "tcp", to.String())
-				if err == nil {
-					_ = c.Close()
-				} else if ctx.Err() == nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	return func() {
-		cancel()
-		clients.Wait()
-	}
+	return testbed.Repeat(t, 2, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
+		defer cancel()
+		c, err := tb.Client.Dial(ctx, "tcp", to.String())
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	}).Stop
 }
 
 // TestOutgrown: no client is refused while sets are made anew since there are more Services than they had room for.

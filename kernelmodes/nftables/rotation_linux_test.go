@@ -59,7 +59,7 @@ func TestRotation(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 3})
 	for _, v6 := range []bool{false, true} {
 		for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
-			s := lab.Simple("web", lab.VIP(v6, 80).String(), 80, p, n.Serving(3, p, v6, 8080)...)
+			s := lab.Simple("web", testbed.VIP(v6, 80).String(), 80, p, n.Serving(3, p, v6, 8080)...)
 			all := s.Backends
 			for _, backends := range [][]lb.Backend{all, all[:2], all, all[1:]} {
 				s.Backends = backends
@@ -85,7 +85,7 @@ func TestRotation(t *testing.T) {
 func TestAffinity(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 3})
 	for i, v6 := range []bool{false, true} {
-		s := lab.Simple("web", lab.VIP(v6, 80).String(), 80, lb.TCP, n.Serving(3, lb.TCP, v6, 8080)...)
+		s := lab.Simple("web", testbed.VIP(v6, 80).String(), 80, lb.TCP, n.Serving(3, lb.TCP, v6, 8080)...)
 		s.AffinityTimeout = int64(time.Hour)
 		n.Sync(s)
 		who := func() string {
@@ -103,8 +103,9 @@ func TestAffinity(t *testing.T) {
 		}
 		stays("at once")
 		all := s.Backends
+		other := slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return h.Name != first })
 		s.Backends = slices.DeleteFunc(slices.Clone(all), func(b lb.Backend) bool {
-			return b.Addr.Addr() == lab.Address(n.Pods[slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return h.Name != first })], v6)
+			return b.Addr.Addr() == n.Pods[other].Addr(v6)
 		})
 		n.Sync(s)
 		stays("after an endpoint has gone")
@@ -133,7 +134,7 @@ func TestAffinity(t *testing.T) {
 // TestFullSet: where the set of an endpoint's clients is full, others are served without being remembered.
 func TestFullSet(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 1})
-	s := lab.Simple("web", lab.VIP(false, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, false, 8080)...)
+	s := lab.Simple("web", testbed.VIP(false, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, false, 8080)...)
 	s.AffinityTimeout = int64(time.Hour)
 	n.Sync(s)
 	many := make([]lb.Client, maxClients+5000) // those that came last are remembered
@@ -169,7 +170,7 @@ func TestClients(t *testing.T) {
 func TestLifetime(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 1})
 	n.engines[0].Lifetime = 400 * time.Millisecond
-	s := lab.Simple("web", lab.VIP(false, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, false, 8080)...)
+	s := lab.Simple("web", testbed.VIP(false, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, false, 8080)...)
 	ask := func() bool {
 		return strings.HasPrefix(n.Client.Ask("tcp", s.Addresses[0].Addr.String(), 100*time.Millisecond), "pod-0")
 	}

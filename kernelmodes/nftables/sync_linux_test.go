@@ -73,7 +73,7 @@ func verifyOn(t testing.TB, h *testbed.Host, e *Engine) (ok bool) {
 // eachFamily runs a test in each, on a host of its own.
 func eachFamily(t *testing.T, f func(*testing.T, *testbed.Host, bool)) {
 	for _, v6 := range []bool{false, true} {
-		t.Run(lab.Family(v6), func(t *testing.T) { f(t, testbed.NewHostsT(t, "node")[0], v6) })
+		t.Run(testbed.Family(v6), func(t *testing.T) { f(t, testbed.NewHostsT(t, "node")[0], v6) })
 	}
 }
 

@@ -30,7 +30,7 @@ func serve(backends []string) int {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	s := newServer(Mask)
-	service := lab.Simple("web", lab.VIP(false, 1).String(), 80, lb.TCP)
+	service := lab.Simple("web", testbed.VIP(false, 1).String(), 80, lb.TCP)
 	for _, addr := range backends {
 		service.Backends = append(service.Backends,
 			lb.Backend{Addr: netip.MustParseAddrPort(addr), Ready: true, Serving: true})
@@ -119,7 +119,7 @@ func TestCrash(t *testing.T) {
 		testbed.Keep(t)(pod.EchoTCP(at))
 		backends = append(backends, at)
 	}
-	vip := lab.At(lab.VIP(false, 1), 80).String()
+	vip := lab.At(testbed.VIP(false, 1), 80).String()
 	dial := func(within time.Duration) (*testbed.Talker, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -202,7 +202,7 @@ func TestTakeOver(t *testing.T) {
 		testbed.Keep(t)(pod.WhoTCP(":8080"))
 		backends = append(backends, netip.AddrPortFrom(pod.Addr4, 8080).String())
 	}
-	vip := lab.At(lab.VIP(false, 1), 80)
+	vip := lab.At(testbed.VIP(false, 1), 80)
 	who := func() string {
 		t.Helper()
 		name, _, _ := strings.Cut(lab.Ask(l.Client, lb.TCP, vip), " ")

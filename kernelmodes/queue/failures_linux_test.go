@@ -36,7 +36,7 @@ func failing(t *testing.T, v6, refuses bool, policies lb.Policies) (n *node, s l
 	t.Helper()
 	n = newNode(t, testbed.Config{Pods: 3})
 	n.Balancer.Outlier = lb.DefaultOutlier
-	s = lab.Simple("web", lab.VIP(v6, 1).String(), 80, lb.TCP)
+	s = lab.Simple("web", testbed.VIP(v6, 1).String(), 80, lb.TCP)
 	s.Policies = &policies
 	for i, pod := range n.Pods {
 		b := lab.Backend(pod, v6, 8080)
@@ -60,7 +60,7 @@ func TestSilentEndpoint(t *testing.T) {
 	for i := range 4 {
 		v6, policies := i%2 == 1, []lb.Policies{counting, {}}[i/2]
 		counts := policies.CountsInFlight()
-		t.Run(fmt.Sprintf("%s/counts=%v", lab.Family(v6), counts), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/counts=%v", testbed.Family(v6), counts), func(t *testing.T) {
 			t.Parallel()
 			n, s, _ := failing(t, v6, false, policies)
 			var all []net.Conn
@@ -125,7 +125,7 @@ func TestDenied(t *testing.T) {
 // TestRefusingEndpoint: of three endpoints one refuses. After five refusals none meets it, if the kernel says who has.
 func TestRefusingEndpoint(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		t.Run(lab.Family(v6), func(t *testing.T) {
+		t.Run(testbed.Family(v6), func(t *testing.T) {
 			t.Parallel()
 			n, s, _ := failing(t, v6, true, lb.Policies{})
 			testbed.Check(t, n.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
@@ -306,7 +306,7 @@ func TestUnansweredDatagrams(t *testing.T) {
 	n.Balancer.Outlier = lb.DefaultOutlier
 	n.Balancer.Outlier.Interval = 0 // one client is believed each time
 	s := n.echoing(lb.UDP, false, lb.Policies{UDPResponses: 1})
-	silent := lab.At(lab.Address(n.Pods[1], false), 8081)
+	silent := lab.At(n.Pods[1].Addr(false), 8081)
 	server, err := n.Pods[1].ListenPacket(t.Context(), "udp", silent.String())
 	testbed.Check(t, err)
 	defer server.Close()
@@ -336,7 +336,7 @@ func TestNextAssociation(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 1})
 	ends.Echo(t, n.Pods[0])
 	for _, v6 := range []bool{false, true} {
-		s := lab.Simple("sctp"+lab.Family(v6), lab.VIP(v6, 1).String(), uint16(ends.EchoPort), lb.SCTP,
+		s := lab.Simple("sctp"+testbed.Family(v6), testbed.VIP(v6, 1).String(), uint16(ends.EchoPort), lb.SCTP,
 			lab.Backend(n.Pods[0], v6, uint16(ends.EchoPort)))
 		n.Sync(s)
 		for i := range 2 {

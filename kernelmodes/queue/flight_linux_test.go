@@ -21,7 +21,7 @@ import (
 // come from one core or from several, or come in fragments.
 func TestFlight(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 2})
-	s := lab.Simple("web", lab.VIP(false, 1).String(), 80, lb.UDP, n.Serving(2, lb.UDP, false, 8080)...)
+	s := lab.Simple("web", testbed.VIP(false, 1).String(), 80, lb.UDP, n.Serving(2, lb.UDP, false, 8080)...)
 	n.Sync(s)
 	for name, send := range map[string]func(*testing.T, net.Conn) int{
 		"lengths": func(t *testing.T, c net.Conn) int { return write(t, c, "?", "??", "???", "????") },
@@ -50,10 +50,10 @@ func TestMarks(t *testing.T) {
 		t.Run(fmt.Sprintf("%#x", marks), func(t *testing.T) {
 			n := newNodeOf(t, testbed.Config{Pods: 2}, marks, nil)
 			backends := n.Serving(2, lb.TCP, false, 8080)
-			hashed := lab.Simple("hashed", lab.VIP(false, 3).String(), 80, lb.TCP, backends...)
+			hashed := lab.Simple("hashed", testbed.VIP(false, 3).String(), 80, lb.TCP, backends...)
 			hashed.Policies = &lb.Policies{Scheduler: "sh"} // without a process the kernel takes turns
-			one := lab.Simple("one", lab.VIP(false, 1).String(), 80, lb.TCP, backends[0])
-			other := lab.Simple("other", lab.VIP(false, 2).String(), 80, lb.TCP, backends[1])
+			one := lab.Simple("one", testbed.VIP(false, 1).String(), 80, lb.TCP, backends[0])
+			other := lab.Simple("other", testbed.VIP(false, 2).String(), 80, lb.TCP, backends[1])
 			n.Sync(one, other, hashed)
 			own, foreign := n.Server.Engines[0].Number(backends[0].Addr), n.Server.Engines[0].Number(backends[1].Addr)
 			if first := marks & -marks; own+foreign != 3*first || own == 0 || foreign == 0 {
@@ -135,7 +135,7 @@ func answerers(t *testing.T, c net.Conn, answers int) map[string]bool {
 // answered, and nothing is kept of them. With such a policy open connections are found, and followed to their end.
 func TestFewEvents(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		t.Run(lab.Family(v6), func(t *testing.T) {
+		t.Run(testbed.Family(v6), func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, testbed.Config{Pods: 3})
 			s := n.echoing(lb.TCP, v6, lb.Policies{})

@@ -26,7 +26,7 @@ var counting = lb.Policies{Scheduler: "lc"}
 // echoing is a Service of all pods, which echo.
 func (n *node) echoing(p lb.Protocol, v6 bool, policies lb.Policies) lb.Service {
 	n.T.Helper()
-	s := lab.Simple(strings.ToLower(p.String())+lab.Family(v6), lab.VIP(v6, 1).String(), uint16(80+p), p)
+	s := lab.Simple(strings.ToLower(p.String())+testbed.Family(v6), testbed.VIP(v6, 1).String(), uint16(80+p), p)
 	s.Policies = &policies
 	for _, pod := range n.Pods {
 		b := lab.Backend(pod, v6, 8080)
@@ -117,7 +117,8 @@ func TestLeastConnections(t *testing.T) {
 				testbed.Check(t, c.Close())
 				if p == lb.UDP {
 					_, port, _ := net.SplitHostPort(c.LocalAddr().String())
-					n.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", strings.ToLower(lab.Family(v6)), "--sport", port)
+					family := strings.ToLower(testbed.Family(v6))
+					n.Node.Run(t, "conntrack", "-D", "-p", "udp", "-f", family, "--sport", port)
 				}
 			}
 			n.awaits(&s, 4, 0, 4)
@@ -155,7 +156,7 @@ func TestSCTP(t *testing.T) {
 	n := newNode(t, testbed.Config{Pods: 2})
 	ends.Echo(t, n.Pods[0])
 	for _, v6 := range []bool{false, true} {
-		s := lab.Simple("sctp"+lab.Family(v6), lab.VIP(v6, 1).String(), uint16(ends.EchoPort), lb.SCTP)
+		s := lab.Simple("sctp"+testbed.Family(v6), testbed.VIP(v6, 1).String(), uint16(ends.EchoPort), lb.SCTP)
 		for _, pod := range n.Pods {
 			s.Backends = append(s.Backends, lab.Backend(pod, v6, uint16(ends.EchoPort)))
 		}

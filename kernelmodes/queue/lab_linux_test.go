@@ -107,11 +107,11 @@ func TestChoice(t *testing.T) {
 	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
 		for _, v6 := range []bool{false, true} {
 			port := uint16(80 + p)
-			plain := lab.Simple("plain-"+strings.ToLower(p.String())+lab.Family(v6), lab.VIP(v6, 1).String(), port, p,
-				n.Serving(3, p, v6, 8080)...)
+			name := "plain-" + strings.ToLower(p.String()) + testbed.Family(v6)
+			plain := lab.Simple(name, testbed.VIP(v6, 1).String(), port, p, n.Serving(3, p, v6, 8080)...)
 			sticky := plain
 			sticky.Name, sticky.AffinityTimeout = "sticky-"+plain.Name, int64(time.Hour)
-			sticky.Addresses = []lb.Address{{Addr: lab.At(lab.VIP(v6, 2), port)}}
+			sticky.Addresses = []lb.Address{{Addr: lab.At(testbed.VIP(v6, 2), port)}}
 			n.Sync(plain, sticky)
 			ask := func(s lb.Service) string {
 				t.Helper()

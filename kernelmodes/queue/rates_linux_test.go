@@ -162,7 +162,7 @@ func cpu(t *testing.T) time.Duration {
 func TestRates(t *testing.T) {
 	verdicts := new(took)
 	n := newNodeOf(t, testbed.Config{Pods: 2}, Mask, verdicts.add) // the second asks: what comes from outside is masqueraded
-	s := lab.Simple("dns", lab.VIP(false, 1).String(), 53, lb.UDP, lab.Backend(n.Pods[0], false, 8053))
+	s := lab.Simple("dns", testbed.VIP(false, 1).String(), 53, lb.UDP, lab.Backend(n.Pods[0], false, 8053))
 	n.Sync(s)
 	one := func(rate int, answered bool) {
 		t.Helper()

@@ -24,28 +24,15 @@ func newNode(t *testing.T) {
 	testbed.NewHostsT(t, "node")[0].Enter(t)
 }
 
-// newPair moves the test to a host whose interface node0 leads to another host.
-func newPair(t *testing.T) (node, peer map[bool]netip.Addr) {
+// newPair moves the test to the node of a small cluster, whose client is on the other end of its eth0.
+func newPair(t *testing.T) (node, peer *testbed.Host) {
 	t.Helper()
-	node = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.1"), true: netip.MustParseAddr("fd01::1")}
-	peer = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.2"), true: netip.MustParseAddr("fd01::2")}
-	hosts := testbed.NewHostsT(t, "node", "peer")
-	end := func(h *testbed.Host, name string, a map[bool]netip.Addr) testbed.End {
-		return testbed.End{Host: h, Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(a[false], 24),
-			netip.PrefixFrom(a[true], 64)}}
-	}
-	check(t, testbed.Cable(end(hosts[0], "node0", node), end(hosts[1], "peer0", peer)))
-	hosts[0].Enter(t)
-	return node, peer
+	tb := testbed.NewT(t, testbed.Config{Pods: -1})
+	tb.Node.Enter(t)
+	return tb.Node, tb.Client
 }
 
-// vip returns a service address.
-func vip(ipv6 bool, n int) netip.Addr {
-	if ipv6 {
-		return netip.MustParseAddr(fmt.Sprintf("fd96::%x", n))
-	}
-	return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
-}
+var vip = testbed.VIP
 
 func TestAddressesOnTheHost(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
@@ -129,10 +116,10 @@ func TestAddressesAreNoSource(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		a := &Set{IPv6: ipv6}
 		check(t, a.Sync(t.Context(), []netip.Addr{vip(ipv6, 1)}))
-		route, err := netlink.RouteGet(peer[ipv6].AsSlice())
+		route, err := netlink.RouteGet(peer.Addr(ipv6).AsSlice())
 		check(t, err)
-		if got, _ := netip.AddrFromSlice(route[0].Src); got.Unmap() != node[ipv6] {
-			t.Errorf("the node asks %s from %s, want %s", peer[ipv6], got, node[ipv6])
+		if got, _ := netip.AddrFromSlice(route[0].Src); got.Unmap() != node.Addr(ipv6) && got != node.Alt6 {
+			t.Errorf("the node asks %s from %s, want %s", peer.Addr(ipv6), got, node.Addr(ipv6))
 		}
 	}
 }
@@ -140,9 +127,9 @@ func TestAddressesAreNoSource(t *testing.T) {
 // TestAddressDevice: asked for by name, and what is on another device goes.
 func TestAddressDevice(t *testing.T) {
 	newPair(t)
-	a := &Set{Interface: "node0"}
+	a := &Set{Interface: "eth0"}
 	check(t, a.Sync(t.Context(), []netip.Addr{vip(false, 1)}))
-	link, err := netlink.LinkByName("node0")
+	link, err := netlink.LinkByName("eth0")
 	check(t, err)
 	on := func() bool {
 		all, err := netlink.AddrList(link, netlink.FAMILY_V4)
@@ -150,11 +137,11 @@ func TestAddressDevice(t *testing.T) {
 		return slices.ContainsFunc(all, func(x netlink.Addr) bool { return x.IP.Equal(vip(false, 1).AsSlice()) })
 	}
 	if !on() {
-		t.Error("the address is not on node0")
+		t.Error("the address is not on eth0")
 	}
 	check(t, (&Set{}).Sync(t.Context(), []netip.Addr{vip(false, 1)}))
 	if on() || len(onHost(t, false)) != 1 {
-		t.Errorf("after a start without a name: on node0 %v, ours are %v", on(), onHost(t, false))
+		t.Errorf("after a start without a name: on eth0 %v, ours are %v", on(), onHost(t, false))
 	}
 	err = (&Set{Interface: "nosuch0"}).Sync(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "nosuch0") {

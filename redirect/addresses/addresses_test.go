@@ -157,7 +157,8 @@ func addressesOf(t *testing.T, ipv6, ours bool) (out []netip.Addr) {
 	all, err := host{}.list(ipv6)
 	check(t, err)
 	for _, at := range all {
-		if s := at.ip.String(); at.ours == ours && (strings.HasPrefix(s, "10.96.") || strings.HasPrefix(s, "fd96:")) {
+		s := at.ip.String()
+		if at.ours == ours && (strings.HasPrefix(s, "10.96.") || strings.HasPrefix(s, "2001:db8:96:")) {
 			out = append(out, at.ip)
 		}
 	}

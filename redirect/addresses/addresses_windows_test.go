@@ -155,7 +155,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 			newRecord(t)
 			addrs := parse("10.96.255.251 10.96.255.252 10.96.255.253 10.96.255.254")
 			if ipv6 {
-				addrs = parse("fd96::1 fd96::2 fd96::3 fd96::4")
+				addrs = parse("2001:db8:96::1 2001:db8:96::2 2001:db8:96::3 2001:db8:96::4")
 			}
 			testOnHost(t, ipv6, addrs, "tcp")
 			a := &Set{IPv6: ipv6}

@@ -2,7 +2,6 @@ package interop
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 
@@ -31,10 +30,10 @@ func TestGRPCHealth(t *testing.T) {
 	}
 	publish := func(service string) {
 		t.Helper()
-		annotation := fmt.Sprintf("\n  annotations:\n    sluice.io/readiness-probe: "+
-			"'{grpc: {port: 8080, service: %q}, periodSeconds: 1, failureThreshold: 1}'\nspec:", service)
+		annotation := fmt.Sprintf("sluice.io/readiness-probe: "+
+			"'{grpc: {port: 8080, service: %q}, periodSeconds: 1, failureThreshold: 1}'", service)
 		testbed.Check(t, testbed.WriteManifest(c.dir, "web.yaml",
-			strings.Replace(testbed.ServiceManifest("web", "10.96.0.80:80", "TCP", ""), "\nspec:", annotation, 1),
+			testbed.Annotated(testbed.ServiceManifest("web", "10.96.0.80:80", "TCP", ""), annotation),
 			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(c.Pods...)...)))
 	}
 	publish("")

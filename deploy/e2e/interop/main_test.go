@@ -46,13 +46,8 @@ func (c *cluster) start() {
 // metric returns the value of a series, named as /metrics writes it.
 func (c *cluster) metric(series string) float64 {
 	c.t.Helper()
-	_, page, err := c.Node.Get(c.t.Context(), testbed.MetricsURL)
-	testbed.Check(c.t, err)
-	value, ok := testbed.Series(page, series)
-	if !ok {
-		c.t.Fatalf("no metric %s in:\n%s", series, page)
-	}
-	return value
+	_, page := c.Node.Page(testbed.MetricsURL)
+	return testbed.Metric(c.t, page, series)
 }
 
 // publish writes a Service of one UDP port of all pods.

@@ -3,7 +3,6 @@ package conntrack
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -55,18 +54,7 @@ func next(t *testing.T, c <-chan Event, kind Kinds, state State) Event {
 func TestEvents(t *testing.T) {
 	tb := testbed.NewT(t, testbed.Config{Pods: 1})
 	for _, ipv6 := range []bool{false, true} {
-		program, service, pod := "iptables-nft", netip.MustParseAddr("10.96.0.80"), tb.Pods[0].Addr4
-		if ipv6 {
-			program, service, pod = "ip6tables-nft", netip.MustParseAddr("2001:db8:96::80"), tb.Pods[0].Addr6
-		}
-		server, err := tb.Pods[0].EchoTCP(netip.AddrPortFrom(pod, 8080).String())
-		check(t, err)
-		defer server.Close()
-		ways := map[uint16]uint16{80: 8080, 81: 8081} // 8081 refuses
-		for port, to := range ways {
-			tb.Node.Run(t, program, "-t", "nat", "-A", "PREROUTING", "-d", service.String(), "-p", "tcp", "--dport",
-				fmt.Sprint(port), "-j", "DNAT", "--to-destination", netip.AddrPortFrom(pod, to).String())
-		}
+		service, pod := translating(t, tb, ipv6)
 		check(t, tb.Node.Sysctl("net.netfilter.nf_conntrack_acct", "1"))
 		check(t, tb.Node.Sysctl("net.netfilter.nf_conntrack_timestamp", "1"))
 		_, c := listen(t, tb.Node, Want{New | Update | Destroy, To, []netip.Addr{service}})

@@ -16,11 +16,8 @@ import (
 // translating has a node send what goes to port 80 of an address to port 8080 of a pod, and 81 to one that refuses.
 func translating(t *testing.T, tb *testbed.Testbed, ipv6 bool) (service, pod netip.Addr) {
 	t.Helper()
-	program := "iptables-nft"
-	service, pod = netip.MustParseAddr("10.96.0.80"), tb.Pods[0].Addr4
-	if ipv6 {
-		program, service, pod = "ip6tables-nft", netip.MustParseAddr("2001:db8:96::80"), tb.Pods[0].Addr6
-	}
+	program := testbed.IPTables{IPv6: ipv6}.Command()
+	service, pod = testbed.VIP(ipv6, 80), tb.Pods[0].Addr(ipv6)
 	testbed.Keep(t)(tb.Pods[0].EchoTCP(netip.AddrPortFrom(pod, 8080).String()))
 	testbed.Keep(t)(tb.Pods[0].EchoUDP(netip.AddrPortFrom(pod, 8080).String()))
 	for port, to := range map[uint16]uint16{80: 8080, 81: 8081} {

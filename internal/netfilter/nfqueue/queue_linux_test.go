@@ -311,38 +311,8 @@ func TestFull(t *testing.T) {
 // serve has a port say which it is.
 func serve(t *testing.T, h *testbed.Host, network, at string) {
 	t.Helper()
-	name := at[strings.LastIndex(at, ":")+1:]
-	if network == "udp" {
-		pc, err := h.ListenPacket(t.Context(), network, at)
-		testbed.Check(t, err)
-		t.Cleanup(func() { _ = pc.Close() })
-		go func() {
-			buffer := make([]byte, 64)
-			for {
-				_, from, err := pc.ReadFrom(buffer)
-				if err != nil {
-					return
-				}
-				_, _ = pc.WriteTo([]byte(name), from)
-			}
-		}()
-		return
-	}
-	ln, err := h.Listen(t.Context(), network, at)
-	testbed.Check(t, err)
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = c.Write([]byte(name))
-				_ = c.Close()
-			}
-		}
-	}()
+	port := at[strings.LastIndex(at, ":")+1:]
+	testbed.Keep(t)(h.Answer(network, at, func(netip.AddrPort) string { return port }))
 }
 
 // TestExtensionHeaders: a packet of IPv6 is asked about whatever headers precede its ports, and does not get around

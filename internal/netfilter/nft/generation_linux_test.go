@@ -91,29 +91,14 @@ func TestWritersAtOnce(t *testing.T) {
 	h.Enter(t)
 	x := example(false)
 	write(t, x)
-	stop, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- h.Do(func() error {
-			for {
-				select {
-				case <-stop:
-					return nil
-				default:
-				}
-				if err := Renew(false, x.Name, x.Lifetime); err != nil {
-					return err
-				}
-			}
-		})
-	}()
+	renewing := testbed.Repeat(t, 1, func() error {
+		return h.Do(func() error { return Renew(false, x.Name, x.Lifetime) })
+	})
 	for range 20 {
 		verify(t, x, true)
 		nft(t, "add", "rule", "ip", x.Name, "web", "drop")
 		verify(t, x, false)
 		write(t, x)
 	}
-	close(stop)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	renewing.Stop()
 }

@@ -10,10 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
@@ -63,7 +63,9 @@ func TestFormats(t *testing.T) {
 }
 
 // TestLog: each line is written once, whole, also to a file that is renamed meanwhile.
-func TestLog(t *testing.T) {
+func TestLog(t *testing.T) { synctest.Test(t, testLog) } // in whose time a second passes at once
+
+func testLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "access.log")
 	l, err := Open(path, JSON, 2, nil, func(err error) { t.Error(err) })
 	if err != nil {
@@ -84,15 +86,13 @@ func TestLog(t *testing.T) {
 	}
 	const n = lines.Queued / 2 // so that both times fit into the queue, however slow the writer is
 	add(n)
-	for written := uint64(0); written < 2*n && t.Context().Err() == nil; written, _ = l.Stats() {
-		runtime.Gosched() // the test's time bounds it
+	time.Sleep(reopenEvery) // in synctest's time
+	if written, _ := l.Stats(); written != 2*n {
+		t.Fatalf("%d are written, want %d", written, 2*n)
 	}
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	l.mu.Lock()
-	l.looked = time.Time{}
-	l.mu.Unlock()
 	add(n)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -217,7 +217,9 @@ func TestFull(t *testing.T) {
 }
 
 // TestCannotFollow: where a renamed file cannot be made anew, its lines go on to it, which is reported once.
-func TestCannotFollow(t *testing.T) {
+func TestCannotFollow(t *testing.T) { synctest.Test(t, testCannotFollow) }
+
+func testCannotFollow(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -232,7 +234,7 @@ func TestCannotFollow(t *testing.T) {
 	}
 	for i := range 6 {
 		if i%2 == 0 {
-			l.looked = time.Time{}
+			time.Sleep(reopenEvery) // in synctest's time
 		}
 		l.write([]byte("line\n"), 1)
 	}
@@ -246,7 +248,7 @@ func TestCannotFollow(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l.looked = time.Time{}
+	time.Sleep(reopenEvery) // in synctest's time
 	l.write([]byte("line\n"), 1)
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -267,11 +269,9 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		os.Exit(1)
 	}
-	l.mu.Lock()
 	e := sample
 	e.Loop = 0
-	l.Add(&e)
-	time.AfterFunc(lines.CloseTimeout/4, l.mu.Unlock) // when Close waits
+	l.Add(&e) // the line waits for others until Close
 	_ = l.Close()
 	os.Exit(7)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -340,9 +341,4 @@ func protocol(name string) lb.Protocol {
 	return lb.TCP
 }
 
-func unspecified(ipv6 bool) netip.Addr {
-	if ipv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
-}
+var unspecified = testbed.Unspecified

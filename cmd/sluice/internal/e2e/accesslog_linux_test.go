@@ -110,24 +110,18 @@ func TestAccessLog(t *testing.T) {
 	a := accessLog{l, filepath.Join(t.TempDir(), "access.log")}
 	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
 	pod := l.Pods[0].Addr4.String()
-	annotated := func(name, address, protocol, annotations string, port int, pods ...*testbed.Host) {
-		service := strings.Replace(testbed.ServiceManifest(name, address, protocol, ""), "\nspec:",
-			"\n  annotations: {"+annotations+"}\nspec:", 1)
-		l.Write(name+".yaml", service, testbed.SliceManifest(name, 1, port, protocol, testbed.Addrs(pods...)...))
-	}
-	annotated("web", lab.WebAddr, "TCP", "sluice.io/idle-timeout: 30m", 8080, l.Pods[0])
-	annotated("half", "10.96.0.71:80", "TCP", "", 8080, l.Pods...) // the second refuses
-	annotated("refuses", "10.96.0.72:80", "TCP", "", 8080, l.Pods[1])
-	annotated("idle", "10.96.0.73:80", "TCP", "sluice.io/idle-timeout: 400ms", 8080, l.Pods[0])
-	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
-	annotated("mute", "10.96.0.75:80", "TCP", "sluice.io/access-log: 'off'", 8080, l.Pods[0])
-	annotated("one", "10.96.0.78:80", "TCP", "sluice.io/max-endpoint-connections: '1'", 8080, l.Pods[0])
-	annotated("none", "10.96.0.79:80", "TCP", "sluice.io/hold: 30s", 8080)
-	sticky := strings.Replace(testbed.ServiceManifest("sticky", "10.96.0.77:80", "TCP", ""), "\nspec:\n",
-		"\nspec:\n  sessionAffinity: ClientIP\n", 1)
+	l.Publish("web", lab.WebAddr, "TCP", "sluice.io/idle-timeout: 30m", 8080, l.Pods[0])
+	l.Publish("half", "10.96.0.71:80", "TCP", "", 8080, l.Pods...) // the second refuses
+	l.Publish("refuses", "10.96.0.72:80", "TCP", "", 8080, l.Pods[1])
+	l.Publish("idle", "10.96.0.73:80", "TCP", "sluice.io/idle-timeout: 400ms", 8080, l.Pods[0])
+	l.Publish("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
+	l.Publish("mute", "10.96.0.75:80", "TCP", "sluice.io/access-log: 'off'", 8080, l.Pods[0])
+	l.Publish("one", "10.96.0.78:80", "TCP", "sluice.io/max-endpoint-connections: '1'", 8080, l.Pods[0])
+	l.Publish("none", "10.96.0.79:80", "TCP", "sluice.io/hold: 30s", 8080)
+	sticky := testbed.ServiceManifest("sticky", "10.96.0.77:80", "TCP", "  sessionAffinity: ClientIP\n")
 	l.Write("sticky.yaml", sticky, testbed.SliceManifest("sticky", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
 	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":5353"))
-	annotated("dns", lab.DNSAddr, "UDP", "sluice.io/udp-idle-timeout: 300ms", 5353, l.Pods[0])
+	l.Publish("dns", lab.DNSAddr, "UDP", "sluice.io/udp-idle-timeout: 300ms", 5353, l.Pods[0])
 	socket := filepath.Join(t.TempDir(), "socket")
 	args := []string{"--handover-socket", socket, "--default-policy", "access-log=all", "--access-log-file", a.path,
 		"--default-policy=outlier-ejection=false", "--metrics-histograms=1"}
@@ -213,7 +207,7 @@ func TestAccessLog(t *testing.T) {
 			e.FirstByte != nil && e.Duration >= 300
 	})
 
-	a.reasons(open, func() { annotated("none", "10.96.0.79:80", "TCP", "sluice.io/hold: 30s", 8080, l.Pods[0]) })
+	a.reasons(open, func() { l.Publish("none", "10.96.0.79:80", "TCP", "sluice.io/hold: 30s", 8080, l.Pods[0]) })
 
 	long := open(lab.WebAddr)
 	long.Echoes()

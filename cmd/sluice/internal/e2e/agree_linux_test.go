@@ -257,8 +257,7 @@ func TestFlowsAgree(t *testing.T) {
 	for _, pod := range l.Pods {
 		testbed.Keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods...)
 	log := filepath.Join(t.TempDir(), "access.log")
 	args := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--default-policy", "access-log=all",
 		"--access-log-file", log, "--udp-timeout", "10m"}

@@ -96,9 +96,9 @@ func run(t *testing.T, h *testbed.Host, config, program string, args ...string) 
 
 // announcedService is a Service whose endpoints hear of clients by PROXY headers.
 func announcedService(version, name, address, protocol string, port int, endpoints ...string) []string {
-	service := strings.Replace(testbed.ServiceManifest(name, address, protocol, ""), "\nspec:",
-		fmt.Sprintf("\n  annotations:\n    sluice.io/proxy-protocol: %s\nspec:", version), 1)
-	return []string{service, testbed.SliceManifest(name, 1, port, protocol, endpoints...)}
+	service := testbed.ServiceManifest(name, address, protocol, "")
+	return []string{testbed.Annotated(service, "sluice.io/proxy-protocol: "+version),
+		testbed.SliceManifest(name, 1, port, protocol, endpoints...)}
 }
 
 // asking is a connection over which a client asks who it is.
@@ -213,7 +213,7 @@ func TestPROXYIsRead(t *testing.T) {
 			held = append(held, open(address))
 		}
 	}
-	if name, err := lab.Who(l.Client, "10.96.0.83:80"); name != "pod-0" || err != nil {
+	if name, err := l.Client.Who("10.96.0.83:80"); name != "pod-0" || err != nil {
 		t.Errorf("the server that speaks first: %q, %v", name, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -52,7 +52,7 @@ func newAutomatic(t *testing.T, stabilization time.Duration) *automatic {
 	for _, pod := range l.Pods {
 		testbed.Keep(t)(pod.WhoTCP(":8080"))
 		testbed.Keep(t)(pod.EchoTCP(":7000"))
-		testbed.Keep(t)(pod.PeerTCP(":8081"))
+		testbed.Keep(t)(pod.Peer("tcp", ":8081"))
 		testbed.Keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
 		a.ends.Echo(t, pod)
 	}
@@ -219,7 +219,7 @@ func TestAutoHost(t *testing.T) {
 	l.Mode = "auto"
 	withoutTrials(l)
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
 	for series, n := range map[string]float64{`sluice_fallbacks{kind="data_path"}`: 0, `sluice_fallbacks{kind="policy"}`: 0,

@@ -31,16 +31,15 @@ func TestBigService(t *testing.T) {
 		t.Helper()
 		others++
 		name, ip := fmt.Sprint("other", others), fmt.Sprintf("10.96.8.%d", others)
-		l.Write(name+".yaml", testbed.ServiceManifest(name, ip+":80", "TCP", ""),
-			testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
+		l.Publish(name, ip+":80", "TCP", "", 8080, l.Pods[0])
 		l.Eventually(name+" is served", func() bool {
-			_, err := lab.WhoWithin(testbed.Patience/20, l.Client, ip+":80")
+			_, err := l.Client.TryAsk("tcp", ip+":80", testbed.Patience/20)
 			return err == nil
 		})
 	}
 	servedBy := func(port int, pod *testbed.Host) func() bool {
 		return func() bool {
-			name, err := lab.WhoWithin(testbed.Patience/20, l.Client, fmt.Sprintf("10.96.9.1:%d", port))
+			name, err := l.Client.TryAsk("tcp", fmt.Sprintf("10.96.9.1:%d", port), testbed.Patience/20)
 			return err == nil && name == pod.Name
 		}
 	}
@@ -60,7 +59,7 @@ func TestBigService(t *testing.T) {
 	l.Eventually("the big Service goes", func() bool { return services() < most })
 	other()
 	l.Eventually("it has gone", func() bool { return services() == 1+others })
-	if _, err := lab.WhoWithin(testbed.Patience/20, l.Client, "10.96.9.1:9999"); err == nil {
+	if _, err := l.Client.TryAsk("tcp", "10.96.9.1:9999", testbed.Patience/20); err == nil {
 		t.Error("the last port is still served")
 	}
 	other()

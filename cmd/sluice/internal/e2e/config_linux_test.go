@@ -35,7 +35,7 @@ func TestConfigFile(t *testing.T) {
 	}
 	write("mode: bridge\n")
 	l.Eventually("the mistake is in the log", func() bool { return strings.Contains(l.Log.String(), "the last good one stays") })
-	if _, err := lab.Who(l.Client, lab.WebAddr); err != nil {
+	if _, err := l.Client.Who(lab.WebAddr); err != nil {
 		t.Errorf("after the mistake: %v", err)
 	}
 	write("oomScoreAdj: 701\n")

@@ -147,8 +147,7 @@ func (b benching) expect(code int) (log string) {
 // dbManifest is the Service of the database, with annotations.
 func dbManifest(annotations string, primary *testbed.Host) []string {
 	return []string{
-		strings.Replace(testbed.ServiceManifest("db", "10.96.0.54:5432", "TCP", ""), "\nspec:",
-			"\n  annotations: {"+annotations+"}\nspec:", 1),
+		testbed.Annotated(testbed.ServiceManifest("db", "10.96.0.54:5432", "TCP", ""), annotations),
 		testbed.SliceManifest("db", 1, 5432, "TCP", primary.Addr4.String()),
 	}
 }
@@ -239,9 +238,8 @@ func TestRedis(t *testing.T) {
 		"no", "--port", "6379").Launch()
 	testbed.Check(t, err)
 	t.Cleanup(func() { server.Stop(os.Kill) })
-	l.Write("db.yaml", strings.Replace(testbed.ServiceManifest("db", "10.96.0.63:6379", "TCP", ""), "\nspec:",
-		"\n  annotations: {sluice.io/max-endpoint-connections: '4', sluice.io/queue-timeout: 1m}\nspec:", 1),
-		testbed.SliceManifest("db", 1, 6379, "TCP", pod.Addr4.String()))
+	l.Publish("db", "10.96.0.63:6379", "TCP",
+		"sluice.io/max-endpoint-connections: '4', sluice.io/queue-timeout: 1m", 6379, pod)
 	l.Start()
 	cli := func(h *testbed.Host, args ...string) string {
 		out, _ := h.Command(t.Context(), "redis-cli", args...).CombinedOutput()

@@ -159,8 +159,7 @@ func TestDrainInKernel(t *testing.T) {
 			for _, pod := range l.Pods {
 				testbed.Keep(t)(pod.EchoTCP(":9090"))
 			}
-			l.Write("echo.yaml", testbed.ServiceManifest("echo", echoAddr, "TCP", ""),
-				testbed.SliceManifest("echo", 1, 9090, "TCP", testbed.Addrs(l.Pods...)...))
+			l.Publish("echo", echoAddr, "TCP", "", 9090, l.Pods...)
 			slice := testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...)
 			slice = strings.Replace(slice, "]\n", "]\n  nodeName: worker-1\n", 1)
 			l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), slice)

@@ -55,7 +55,7 @@ func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered f
 	for _, h := range from {
 		for _, addr := range addresses {
 			go func() {
-				name, err := lab.Who(h, addr)
+				name, err := h.Who(addr)
 				if err != nil {
 					err = fmt.Errorf("%s asks %s: %q, %w", h, addr, name, err)
 				}
@@ -139,7 +139,7 @@ func TestEstablishedElsewhere(t *testing.T) {
 			answered := askEarly(l, []*testbed.Host{l.Client}, earlyAddr)
 			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 			answered()
-			if name, err := lab.Who(l.Client, earlyExternal); err != nil {
+			if name, err := l.Client.Who(earlyExternal); err != nil {
 				t.Errorf("the Service: %q, %v", name, err)
 			}
 			ask("after")

@@ -111,7 +111,7 @@ func (v *visitors) come(udpClients int) (end func()) {
 // visit opens a connection and wants a pod to answer.
 func (v *visitors) visit(from *testbed.Host, addr string) {
 	v.connections.Add(1)
-	if name, err := lab.Who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+	if name, err := from.Who(addr); err != nil || !strings.HasPrefix(name, "pod-") {
 		v.failed.Add(1)
 		v.T.Errorf("%s connects to %s: %q, %v", from, addr, name, err)
 	}

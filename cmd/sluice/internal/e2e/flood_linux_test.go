@@ -21,8 +21,7 @@ func TestUDPFlood(t *testing.T) {
 	var flooded []netip.AddrPort
 	for i := range 2 {
 		name, addr := fmt.Sprint("flooded-", i), fmt.Sprintf("10.96.7.%d:53", i)
-		l.Write(name+".yaml", testbed.ServiceManifest(name, addr, "UDP", ""),
-			testbed.SliceManifest(name, 1, 5354, "UDP", testbed.Addrs(l.Pods[0])...))
+		l.Publish(name, addr, "UDP", "", 5354, l.Pods[0])
 		flooded = append(flooded, netip.MustParseAddrPort(addr))
 	}
 	const ports, tcp, own = 4000, 400, 300
@@ -62,7 +61,7 @@ func TestUDPFlood(t *testing.T) {
 		holding = append(holding, c)
 	}
 	for i := range tcp {
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 			t.Fatalf("TCP connection %d: answer %q, %v", i, name, err)
 		}
 		if i%20 == 0 {

@@ -46,7 +46,7 @@ func TestNodeLeaves(t *testing.T) {
 		if code := probe("/livez"); code != http.StatusOK {
 			t.Errorf("/livez on a node %s = %d, want 200", what, code)
 		}
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil {
 			t.Errorf("a node %s serves no more: %q, %v", what, name, err)
 		}
 		l.Write("node.yaml", node(""))
@@ -79,7 +79,7 @@ func TestInspect(t *testing.T) {
 	if code, page := l.Get(at + "/debug/pprof/goroutine?debug=1"); code != http.StatusOK || !strings.Contains(page, "goroutine profile") {
 		t.Errorf("pprof = %d, %s", code, page)
 	}
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil {
 		t.Errorf("%q, %v", name, err)
 	}
 	for series, want := range map[string]float64{

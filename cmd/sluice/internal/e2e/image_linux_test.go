@@ -178,7 +178,7 @@ func TestImageScratch(t *testing.T) {
 	l.Start("--drain-timeout=1s")
 	answer := func(when string) {
 		t.Helper()
-		name, err := lab.Who(l.Client, lab.WebAddr)
+		name, err := l.Client.Who(lab.WebAddr)
 		if udp := askOnce(l.Client, "UDP", netip.MustParseAddrPort(lab.DNSAddr)); !strings.HasPrefix(name, "pod-") || !strings.HasPrefix(udp, "pod-") {
 			t.Errorf("%s: TCP %q, %v, UDP %q", when, name, err, udp)
 		}
@@ -246,7 +246,7 @@ func TestImage(t *testing.T) {
 			testbed.SliceManifest("dns", 1, 8080, "UDP", testbed.Addrs(l.Pods...)...))
 		l.Start()
 		for range 4 {
-			if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || !strings.HasPrefix(name, "pod-") {
+			if name, err := l.Client.Who(lab.WebAddr); err != nil || !strings.HasPrefix(name, "pod-") {
 				t.Errorf("TCP, legacy %v: %q, %v", legacy, name, err)
 			}
 		}

@@ -85,16 +85,11 @@ func prepareKernelSeen(t *testing.T, mode string, args ...string) *kernelSeen {
 	}
 	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
 	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":5353"))
-	annotated := func(name, address, protocol, annotations string, port int, pod *testbed.Host) {
-		service := strings.Replace(testbed.ServiceManifest(name, address, protocol, ""), "\nspec:",
-			"\n  annotations: {"+annotations+"}\nspec:", 1)
-		l.Write(name+".yaml", service, testbed.SliceManifest(name, 1, port, protocol, testbed.Addrs(pod)...))
-	}
-	annotated("web", lab.WebAddr, "TCP", "", 8080, l.Pods[0])
-	annotated("refuses", "10.96.0.72:80", "TCP", "", 8080, l.Pods[1])
-	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
-	annotated("relayed", "10.96.0.75:80", "TCP", "sluice.io/data-path: userspace", 8080, l.Pods[0])
-	annotated("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0])
+	l.Publish("web", lab.WebAddr, "TCP", "", 8080, l.Pods[0])
+	l.Publish("refuses", "10.96.0.72:80", "TCP", "", 8080, l.Pods[1])
+	l.Publish("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
+	l.Publish("relayed", "10.96.0.75:80", "TCP", "sluice.io/data-path: userspace", 8080, l.Pods[0])
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0])
 	return k
 }
 

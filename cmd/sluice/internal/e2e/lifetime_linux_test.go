@@ -21,7 +21,7 @@ import (
 func answers(l *lab.Lab, n int) map[string]bool {
 	out := make(map[string]bool)
 	for range n {
-		name, _ := lab.WhoWithin(time.Second, l.Client, lab.WebAddr)
+		name, _ := l.Client.TryAsk("tcp", lab.WebAddr, time.Second)
 		out[name] = true
 	}
 	return out

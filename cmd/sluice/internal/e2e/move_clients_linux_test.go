@@ -35,7 +35,7 @@ func testMoveAffinity(t *testing.T, paths ...string) {
 	m.Start("--hostname-override", "node")
 	clients := map[*testbed.Host]string{m.Client: "", m.Pods[0]: "", m.Node: ""}
 	ask := func(from *testbed.Host) string {
-		name, err := lab.Who(from, s.Addr)
+		name, err := from.Who(s.Addr)
 		testbed.Check(t, err)
 		return name
 	}

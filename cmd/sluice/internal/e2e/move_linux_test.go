@@ -189,7 +189,7 @@ func pause() {
 // connect opens one connection after the other.
 func (m *moving) connect(from *testbed.Host, addr string) {
 	for !m.over() {
-		if name, err := lab.Who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+		if name, err := from.Who(addr); err != nil || !strings.HasPrefix(name, "pod-") {
 			m.T.Errorf("%s asks %s: %q, %v", from, addr, name, err)
 			return
 		}

@@ -45,7 +45,7 @@ func testCleanup(t *testing.T, mode string, foreign bool) {
 	l.ServeDNS()
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		l.Start("--proxy-mode", mode)
-		if _, err := lab.Who(l.Client, lab.WebAddr); err != nil {
+		if _, err := l.Client.Who(lab.WebAddr); err != nil {
 			t.Fatal(err)
 		}
 		l.Signal(end)
@@ -77,7 +77,7 @@ func TestRestartAfterCrash(t *testing.T) {
 	l.Signal(syscall.SIGKILL)
 	l.Wait()
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 		t.Errorf("after the restart TCP gives %q, %v", name, err)
 	}
 	if name, err := l.Client.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
@@ -179,7 +179,7 @@ func TestLiveManifests(t *testing.T) {
 	ask := func(want ...string) {
 		t.Helper()
 		for range 6 {
-			if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || !slices.Contains(want, name) {
+			if name, err := l.Client.Who(lab.WebAddr); err != nil || !slices.Contains(want, name) {
 				t.Fatalf("answer %q, %v; want one of %v", name, err, want)
 			}
 		}
@@ -188,12 +188,11 @@ func TestLiveManifests(t *testing.T) {
 	var delays []time.Duration
 	for i := range 10 { // one endpoint and another in turn
 		pod := l.Pods[1+i%2]
-		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pod)...))
+		l.Publish("web", lab.WebAddr, "TCP", "", 8080, pod)
 		written := time.Now()
 		l.Eventually("the change is in force", func() bool {
 			for range 2 { // turns never give a Service of three the same endpoint twice in a row
-				name, err := lab.Who(l.Client, lab.WebAddr)
+				name, err := l.Client.Who(lab.WebAddr)
 				testbed.Check(t, err)
 				if name != pod.Name {
 					return false
@@ -217,9 +216,11 @@ func TestLiveManifests(t *testing.T) {
 		t.Error("the log does not name the file, the line and the field")
 	}
 	ask("pod-2")
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
-		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
-	l.Eventually("the repaired file is in force", func() bool { name, err := lab.Who(l.Client, lab.WebAddr); return err == nil && name == "pod-0" })
+	l.Publish("web", lab.WebAddr, "TCP", "", 8080, l.Pods[0])
+	l.Eventually("the repaired file is in force", func() bool {
+		name, err := l.Client.Who(lab.WebAddr)
+		return err == nil && name == "pod-0"
+	})
 	testbed.Check(t, os.Remove(filepath.Join(l.Dir, "web.yaml")))
 	l.Eventually("the removed Service is gone", func() bool { return l.Metric("sluice_services") == 0 })
 }
@@ -391,7 +392,7 @@ func TestOnlyOneSteers(t *testing.T) {
 		if testbed.ExitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
 			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
 		}
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 			t.Errorf("after %v beside it: %q, %v", args, name, err)
 		}
 	}
@@ -401,7 +402,7 @@ func TestOnlyOneSteers(t *testing.T) {
 	l.Signal(syscall.SIGKILL)
 	l.Wait()
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 		t.Errorf("after the first was killed: %q, %v", name, err)
 	}
 }
@@ -431,7 +432,7 @@ func TestNameIsTaken(t *testing.T) {
 	}
 	defer squatted.Release()
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 		t.Errorf("beside a squatter: %q, %v", name, err)
 	}
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ func TestOutlierEjection(t *testing.T) {
 		answers = make(map[string]int)
 		for range n {
 			start := time.Now()
-			name, err := lab.Who(l.Client, lab.WebAddr)
+			name, err := l.Client.Who(lab.WebAddr)
 			if err != nil {
 				t.Fatalf("after %v: %v", answers, err)
 			}
@@ -66,7 +65,7 @@ func TestOutlierEjection(t *testing.T) {
 	var clients sync.WaitGroup
 	for range 20 {
 		clients.Go(func() {
-			if name, err := lab.WhoWithin(10*time.Second, l.Client, lab.WebAddr); err == nil {
+			if name, err := l.Client.TryAsk("tcp", lab.WebAddr, 10*time.Second); err == nil {
 				t.Errorf("%s answers", name)
 			}
 		})
@@ -92,10 +91,8 @@ func TestActiveChecks(t *testing.T) {
 		testbed.Keep(t)(pod.WhoTCP(":9090"))
 	}
 	publish := func(path string) {
-		annotations := fmt.Sprintf("\n  annotations:\n    sluice.io/data-path: %s\n"+
-			"    sluice.io/readiness-probe: '{tcpSocket: {port: 9090}, periodSeconds: 1, failureThreshold: 1}'\nspec:", path)
-		l.Write("web.yaml", strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "\nspec:", annotations, 1),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+		l.Publish("web", lab.WebAddr, "TCP", "sluice.io/data-path: "+path+", sluice.io/readiness-probe: "+
+			"'{tcpSocket: {port: 9090}, periodSeconds: 1, failureThreshold: 1}'", 8080, l.Pods...)
 	}
 	publish("userspace")
 	l.Start()
@@ -107,7 +104,7 @@ func TestActiveChecks(t *testing.T) {
 	ask := func() map[string]int {
 		answers := make(map[string]int)
 		for range 30 {
-			name, err := lab.Who(l.Client, lab.WebAddr)
+			name, err := l.Client.Who(lab.WebAddr)
 			testbed.Check(t, err)
 			answers[name]++
 		}

@@ -29,12 +29,11 @@ func TestMinSyncPeriod(t *testing.T) {
 				flag = "--ipvs-min-sync-period"
 			}
 			publish := func(name, ip string, pod *testbed.Host) {
-				l.Write(name+".yaml", testbed.ServiceManifest(name, ip+":80", "TCP", ""),
-					testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(pod)...))
+				l.Publish(name, ip+":80", "TCP", "", 8080, pod)
 			}
 			served := func(ip string, pod *testbed.Host) func() bool {
 				return func() bool {
-					name, err := lab.WhoWithin(300*time.Millisecond, l.Client, ip+":80")
+					name, err := l.Client.TryAsk("tcp", ip+":80", 300*time.Millisecond)
 					return err == nil && name == pod.Name
 				}
 			}

@@ -22,8 +22,7 @@ func TestQueueFollows(t *testing.T) {
 	}
 	l.Mode = "queue"
 	web := func(pods ...*testbed.Host) {
-		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...))
+		l.Publish("web", lab.WebAddr, "TCP", "", 8080, pods...)
 	}
 	web(l.Pods[:2]...)
 	flags := []string{"--handover-socket", filepath.Join(run, "handover.sock"), "--default-policy", "scheduler=lc",

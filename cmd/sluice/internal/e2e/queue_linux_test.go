@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,8 +36,8 @@ func TestQueue(t *testing.T) {
 	ends := testbed.NewSCTPEnds(t)
 	l := lab.New(t, testbed.Config{Pods: 3})
 	for _, pod := range l.Pods {
-		testbed.Keep(t)(pod.PeerTCP(":8080"))
-		testbed.Keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr4, 5353).String()))
+		testbed.Keep(t)(pod.Peer("tcp", ":8080"))
+		testbed.Keep(t)(pod.Peer("udp", netip.AddrPortFrom(pod.Addr4, 5353).String()))
 		ends.Echo(t, pod)
 	}
 	sticky := "  sessionAffinity: ClientIP\n"
@@ -138,32 +136,14 @@ func TestQueueKilled(t *testing.T) {
 	open := &testbed.Talker{T: t, Conn: conn}
 	defer open.Close()
 	open.Echoes()
-	var load sync.WaitGroup
-	var served atomic.Int64
-	stop := make(chan struct{})
-	end := sync.OnceFunc(func() { close(stop); load.Wait() })
-	defer end()
-	for range 4 {
-		load.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || !strings.HasPrefix(name, "pod-") {
-					t.Errorf("under load: %q, %v", name, err)
-					return
-				}
-				served.Add(1)
-			}
-		})
-	}
-	more := func() {
-		t.Helper()
-		until := served.Load() + 100
-		l.Eventually("more are served", func() bool { return served.Load() >= until })
-	}
+	load := testbed.Repeat(t, 4, func() error {
+		name, err := l.Client.Who(lab.WebAddr)
+		if err == nil && !strings.HasPrefix(name, "pod-") {
+			err = fmt.Errorf("answered %q", name)
+		}
+		return err
+	})
+	more := func() { t.Helper(); load.More(100) }
 	more()
 	if l.Metric(chosen) < 100 || l.Metric("sluice_queue_answering") != 1 {
 		t.Errorf("%v flows were chosen for, want those of the load", l.Metric(chosen))
@@ -189,7 +169,7 @@ func TestQueueKilled(t *testing.T) {
 	if l.Metric(chosen) < 100 {
 		t.Errorf("after the next start %v flows were chosen for, want those of the load", l.Metric(chosen))
 	}
-	end()
+	load.Stop()
 }
 
 // TestQueueLimits: a Service that requests a limit leaves data path queue for user space, where the limit holds; one
@@ -200,10 +180,8 @@ func TestQueueLimits(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.Mode = "queue"
 	testbed.Keep(t)(l.Pods[0].EchoTCP(":7000"))
-	slice := testbed.SliceManifest("few", 1, 7000, "TCP", testbed.Addrs(l.Pods...)...)
 	write := func(annotations string) {
-		service := testbed.ServiceManifest("few", "10.96.0.84:80", "TCP", "")
-		l.Write("few.yaml", strings.Replace(service, "\nspec:", annotations+"\nspec:", 1), slice)
+		l.Publish("few", "10.96.0.84:80", "TCP", annotations, 7000, l.Pods...)
 	}
 	on := func(path string) {
 		t.Helper()
@@ -226,12 +204,12 @@ func TestQueueLimits(t *testing.T) {
 	write("")
 	l.Start()
 	on("queue")
-	write("\n  annotations: {sluice.io/max-connections: '1'}")
+	write("sluice.io/max-connections: '1'")
 	on("userspace")
 	if first, second := served(), served(); !first || second {
 		t.Errorf("of two connections: %v and %v, want the first alone", first, second)
 	}
-	write("\n  annotations: {sluice.io/max-connections: '1', sluice.io/data-path: queue}")
+	write("sluice.io/max-connections: '1', sluice.io/data-path: queue")
 	on("queue")
 	if first, second := served(), served(); !first || !second || l.Metric(`sluice_fallbacks{kind="policy"}`) != 1 {
 		t.Errorf("of two connections: %v and %v, want both, and that the policy is lacking", first, second)
@@ -246,7 +224,7 @@ func TestQueueUnavailable(t *testing.T) {
 	queued(l, lab.Movable{Name: "web", Addr: lab.WebAddr, Protocol: "TCP", Port: 8080})
 	withoutTrials(l)
 	l.Start()
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != l.Pods[0].Name {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name != l.Pods[0].Name {
 		t.Errorf("%q, %v", name, err)
 	}
 	if n := l.Metric(`sluice_fallbacks{kind="data_path"}`); n != 1 || l.Metric(`sluice_service_data_path{path="userspace"}`) != 1 {

@@ -51,7 +51,7 @@ func testWithoutRoot(t *testing.T, mode string, args ...string) {
 	ask := func(when string) {
 		t.Helper()
 		for _, addr := range []string{lab.WebAddr, l.Node.Addr4.String() + ":81"} {
-			if name, err := lab.Who(l.Client, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+			if name, err := l.Client.Who(addr); err != nil || !strings.HasPrefix(name, "pod-") {
 				t.Errorf("%s: TCP %s: %q, %v", when, addr, name, err)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,12 +80,10 @@ func balanced(l *lab.Lab, scheduler string, weights ...int) {
 // requesting does so by annotations, and waits until they are in force.
 func requesting(l *lab.Lab, annotations string, weights ...int) {
 	l.T.Helper()
-	documents := []string{strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "\nspec:",
-		"\n  annotations:\n    "+annotations+"\nspec:", 1)}
+	documents := []string{testbed.Annotated(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), annotations)}
 	for i, w := range weights {
 		slice := testbed.SliceManifest("web", i, 8080, "TCP", testbed.Addrs(l.Pods[i])...)
-		documents = append(documents, strings.Replace(slice, "\n  labels:",
-			fmt.Sprintf("\n  annotations:\n    sluice.io/weight: %q\n  labels:", fmt.Sprint(w)), 1))
+		documents = append(documents, testbed.Annotated(slice, fmt.Sprintf("sluice.io/weight: '%d'", w)))
 	}
 	l.Apply(func() { l.Write("web.yaml", documents...) })
 }
@@ -102,7 +99,7 @@ func askAll(l *lab.Lab, clients, requests int, sent func()) (answers map[string]
 	for range clients {
 		asking.Go(func() {
 			for asked.Add(1) <= int64(requests) { // so that all end together: who is left alone has turns
-				name, err := lab.Who(l.Client, lab.WebAddr)
+				name, err := l.Client.Who(lab.WebAddr)
 				mu.Lock()
 				if err != nil {
 					l.T.Errorf("after %v: %v", answers, err)
@@ -218,7 +215,7 @@ func TestChangesUnderLoad(t *testing.T) {
 	schedulers := []string{"lc", "p2c", "ewma", "random", "sh", "maglev", "rr", `"mh,mh-port"`}
 	for i := range 100 {
 		requesting(l,
-			"sluice.io/scheduler: "+schedulers[i%len(schedulers)]+"\n    sluice.io/"+harmless[i%len(harmless)],
+			"sluice.io/scheduler: "+schedulers[i%len(schedulers)]+", sluice.io/"+harmless[i%len(harmless)],
 			1+i%3, 1+i%2, i%5)
 		if i%30 == 29 {
 			l.HandOver("--handover-socket", socket)

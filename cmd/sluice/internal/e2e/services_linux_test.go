@@ -56,7 +56,7 @@ spec:
 	}
 	l.Start()
 	for _, host := range []string{"127.0.0.1", "::1", l.Node.Addr4.String(), l.Node.Alt4.String(), l.Node.Alt6.String()} {
-		if name, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
+		if name, err := l.Node.Who(net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
 			t.Errorf("TCP on %s: %q, %v", host, name, err)
 		}
 		addr := net.JoinHostPort(host, "30081")
@@ -87,7 +87,7 @@ func TestNodePortAddresses(t *testing.T) {
 		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start("--nodeport-addresses", "localhost,"+l.Node.Alt4.String()+"/32")
 	for host, open := range map[string]bool{"127.0.0.1": true, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
-		_, err := lab.Who(l.Node, net.JoinHostPort(host, "30080"))
+		_, err := l.Node.Who(net.JoinHostPort(host, "30080"))
 		if (err == nil) != open {
 			t.Errorf("node port on %s: %v, want open %v", host, err, open)
 		}
@@ -95,14 +95,14 @@ func TestNodePortAddresses(t *testing.T) {
 	stopped(l)
 	l.Start("--nodeport-addresses", l.Node.Alt6.String()+"/128")
 	for _, host := range []string{"127.0.0.1", l.Node.Alt4.String(), l.Node.Addr4.String()} {
-		if _, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil {
+		if _, err := l.Node.Who(net.JoinHostPort(host, "30080")); err != nil {
 			t.Errorf("node port on %s, an address of IPv6 asked for: %v", host, err)
 		}
 	}
 	stopped(l)
 	l.Start("--nodeport-addresses", "primary", "--bind-address", l.Node.Alt4.String())
 	for host, open := range map[string]bool{"127.0.0.1": false, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
-		if _, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); (err == nil) != open {
+		if _, err := l.Node.Who(net.JoinHostPort(host, "30080")); (err == nil) != open {
 			t.Errorf("node port on %s, primary asked for: %v, want open %v", host, err, open)
 		}
 	}
@@ -129,7 +129,7 @@ func TestNodePortConflict(t *testing.T) {
 		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	for _, addr := range []string{lab.WebAddr, "203.0.113.80:80"} {
-		if name, err := lab.Who(l.Client, addr); err != nil || name != "pod-0" {
+		if name, err := l.Client.Who(addr); err != nil || name != "pod-0" {
 			t.Errorf("%s: %q, %v", addr, name, err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestNodePortConflict(t *testing.T) {
 	}
 	squatter.Close()
 	l.Eventually("the node port is held", func() bool { return l.Metric("sluice_node_port_conflicts") == 0 })
-	if name, err := lab.Who(l.Client, l.Node.Addr4.String()+":30080"); err != nil || name != "pod-0" {
+	if name, err := l.Client.Who(l.Node.Addr4.String() + ":30080"); err != nil || name != "pod-0" {
 		t.Errorf("the node port after the conflict: %q, %v", name, err)
 	}
 }
@@ -149,13 +149,13 @@ func TestNodePortConflict(t *testing.T) {
 // TestSourceRanges: others are dropped before they could send a byte.
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
-	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}), dropped, false)
+	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}), testbed.Dropped, false)
 }
 
 // testSourceRanges has a second client in the source ranges; what TCP gets outside of them is
 // other, and UDP nothing; node says whether that is so on the node itself. Neither the cluster IP
 // nor the node port is restricted.
-func testSourceRanges(l *lab.Lab, other outcome, node bool) {
+func testSourceRanges(l *lab.Lab, other string, node bool) {
 	testbed.Keep(l.T)(l.Pods[0].WhoTCP(":8080"))
 	testbed.Keep(l.T)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
 	for i, protocol := range []string{"TCP", "UDP"} {
@@ -171,15 +171,15 @@ func testSourceRanges(l *lab.Lab, other outcome, node bool) {
 	}
 	for _, from := range hosts {
 		for i, protocol := range []string{"TCP", "UDP"} {
-			want := map[string]outcome{"TCP": other, "UDP": dropped}[protocol]
+			want := map[string]string{"TCP": other, "UDP": testbed.Dropped}[protocol]
 			if from == l.Clients[1] {
-				want = pod0
+				want = "pod-0"
 			}
-			for addr, want := range map[string]outcome{
-				fmt.Sprintf("203.0.113.%d:80", 30+i): want, fmt.Sprintf("10.96.0.%d:80", 30+i): pod0,
-				fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i): pod0,
+			for addr, want := range map[string]string{
+				fmt.Sprintf("203.0.113.%d:80", 30+i): want, fmt.Sprintf("10.96.0.%d:80", 30+i): "pod-0",
+				fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i): "pod-0",
 			} {
-				if got := askOnce(from, protocol, netip.MustParseAddrPort(addr)); got != string(want) {
+				if got := askOnce(from, protocol, netip.MustParseAddrPort(addr)); got != want {
 					l.T.Errorf("%s %s from %s: %s, want %s", protocol, addr, from, got, want)
 				}
 			}
@@ -239,7 +239,7 @@ func TestServiceProxyName(t *testing.T) {
 		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.served)); got != "pod-0" {
 			t.Errorf("with name %q, %s: %s, want pod-0", test.flag, test.served, got)
 		}
-		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.not)); got != string(dropped) {
+		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.not)); got != testbed.Dropped {
 			t.Errorf("with name %q, %s: %s, want silence", test.flag, test.not, got)
 		}
 		l.Signal(syscall.SIGTERM)
@@ -376,7 +376,7 @@ func testRepairs(t *testing.T, damages []string, args ...string) {
 		l.Eventually("after "+damage+" the rules are repaired", func() bool { return l.Metric("sluice_rules_repaired_total") >= repairs })
 		t.Logf("%s: repaired within %v", damage, time.Since(began))
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
+			if name, err := from.Who(lab.WebAddr); err != nil || name == "" {
 				t.Errorf("after %s: TCP from %s: %q, %v", damage, from, name, err)
 			}
 			if name, err := from.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
@@ -412,7 +412,7 @@ func TestOldModeIsReplaced(t *testing.T) {
 	if strings.Contains(rules, "KUBE-PORTALS") || !strings.Contains(rules, "-A PREROUTING -j KUBE-SERVICES") {
 		t.Errorf("rules after the start:\n%s", rules)
 	}
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != "pod-0" {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name != "pod-0" {
 		t.Errorf("answer %q, %v", name, err)
 	}
 }
@@ -438,7 +438,6 @@ func TestStaleUDPEntries(t *testing.T) {
 	works(true)
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP"))
 	works(false)
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods...)
 	works(true)
 }

@@ -44,7 +44,7 @@ func testShortForm(t *testing.T, mode string) {
 		testbed.SliceManifest("external", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start("--proxy-mode", mode)
 	for _, addr := range []string{node.String() + ":5432", node.String() + ":5433", "203.0.113.7:80"} {
-		if name, err := lab.Who(l.Client, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+		if name, err := l.Client.Who(addr); err != nil || !strings.HasPrefix(name, "pod-") {
 			t.Errorf("TCP %s: %q, %v", addr, name, err)
 		}
 	}

@@ -29,7 +29,7 @@ func TestThreeHundredConnections(t *testing.T) {
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} { // pod-0 is asked by itself, too
 		count := map[string]int{}
 		for range 300 {
-			name, err := lab.Who(from, lab.WebAddr)
+			name, err := from.Who(lab.WebAddr)
 			if err != nil {
 				t.Fatalf("from %s: %v", from, err)
 			}
@@ -162,7 +162,7 @@ func TestDeadEndpoint(t *testing.T) {
 	var longest time.Duration
 	for range n {
 		start := time.Now()
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "pod-1" {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "pod-1" {
 			t.Fatalf("answer = %q, %v", name, err)
 		}
 		longest = max(longest, time.Since(start))
@@ -178,7 +178,7 @@ func TestDeadEndpoint(t *testing.T) {
 	testbed.Check(t, l.Pods[1].Blackhole(false))
 	testbed.Check(t, servers[1].Close())
 	for range n {
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "pod-1" {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "pod-1" {
 			t.Fatalf("answer with a refusing endpoint = %q, %v", name, err)
 		}
 	}
@@ -195,7 +195,7 @@ func TestNoEndpoints(t *testing.T) {
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""))
 	l.Start()
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-		if _, err := lab.Who(from, lab.WebAddr); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := from.Who(lab.WebAddr); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("TCP from %s = %v, want refused", from, err)
 		}
 		if _, err := from.TryAsk("udp", lab.DNSAddr, testbed.Patience); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -251,7 +251,7 @@ func TestChurn(t *testing.T) {
 	for _, from := range []*testbed.Host{l.Client, l.Pods[0]} {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := lab.Who(from, lab.WebAddr); err != nil {
+				if _, err := from.Who(lab.WebAddr); err != nil {
 					t.Errorf("a connection from %s failed: %v", from, err)
 				}
 				mu.Lock()
@@ -359,7 +359,7 @@ func TestSharesOfFewDescriptors(t *testing.T) {
 		return l.Metric(`sluice_refused_connections_total{protocol="TCP",share="service_file_descriptors"}`) > 0
 	})
 	for i := range 20 {
-		if who, err := lab.Who(l.Client, other); err != nil || who != l.Pods[0].Name {
+		if who, err := l.Client.Who(other); err != nil || who != l.Pods[0].Name {
 			t.Fatalf("question %d to another Service: answer %q, %v", i, who, err)
 		}
 	}
@@ -373,11 +373,11 @@ func TestProxyPortIsNotOpen(t *testing.T) {
 	l.Start("--proxy-port-range", "31000")
 	node := netip.AddrPortFrom(l.Node.Addr4, 31000).String()
 	for _, from := range []*testbed.Host{l.Client, l.Pods[0], l.Node} {
-		if _, err := lab.Who(from, node); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := from.Who(node); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("the proxy port asked from %s = %v, want refused", from, err)
 		}
 	}
-	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+	if name, err := l.Client.Who(lab.WebAddr); err != nil || name == "" {
 		t.Errorf("the Service itself = %q, %v", name, err)
 	}
 }

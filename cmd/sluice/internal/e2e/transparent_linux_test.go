@@ -17,7 +17,7 @@ import (
 func transparentService(on bool, name, address, node string, endpoints ...string) []string {
 	service := testbed.ServiceManifest(name, address, "TCP", "")
 	if on {
-		service = strings.Replace(service, "\nspec:", "\n  annotations:\n    sluice.io/transparent: \"true\"\nspec:", 1)
+		service = testbed.Annotated(service, "sluice.io/transparent: 'true'")
 	}
 	slice := testbed.SliceManifest(name, 1, 8080, "TCP", endpoints...)
 	for _, e := range endpoints {
@@ -46,7 +46,7 @@ func TestTransparent(t *testing.T) {
 	}
 	local, remote := l.Pods[0], l.RemotePods[0]
 	for _, pod := range []*testbed.Host{local, remote} {
-		testbed.Keep(t)(pod.PeerTCP(":8080"))
+		testbed.Keep(t)(pod.Peer("tcp", ":8080"))
 	}
 	testbed.Keep(t)(local.EchoTCP(":9090"))
 	const v4, v6, far, echo = "10.96.0.80:80", "[fd00:10:96::80]:80", "10.96.0.81:80", "10.96.0.82:80"
@@ -66,7 +66,7 @@ func TestTransparent(t *testing.T) {
 	l.Start(args...)
 	sees := func(from *testbed.Host, address, want string) {
 		t.Helper()
-		got, err := lab.Who(from, address)
+		got, err := from.Who(address)
 		if _, source, _ := strings.Cut(got, " "); err != nil || source != want {
 			t.Errorf("from %s to %s the endpoint sees %q, %v, want %s", from, address, got, err, want)
 		}
@@ -121,7 +121,7 @@ func TestTransparent(t *testing.T) {
 
 	write(false)
 	l.Eventually("the next endpoint sees the node", func() bool {
-		got, err := lab.Who(l.Client, v4)
+		got, err := l.Client.Who(v4)
 		return err == nil && strings.HasSuffix(got, " 10.244.1.1")
 	})
 	talker.Echoes() // its rules stay

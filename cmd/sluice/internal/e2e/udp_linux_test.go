@@ -85,8 +85,7 @@ func TestLargestDatagram(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 2})
 	testbed.Keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[1])...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[1])
 	l.Start("--udp-timeout", "5s")
 	msg, err := io.ReadAll(io.LimitReader(testbed.Stream(3), 65507))
 	testbed.Check(t, err)
@@ -125,8 +124,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	if err := l.Pods[1].Blackhole(true); err != nil { // whoever stays gets no answer
 		t.Fatal(err)
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[0], l.Pods[2])...))
+	l.Publish("dns", lab.DNSAddr, "UDP", "", 5353, l.Pods[0], l.Pods[2])
 	written := time.Now()
 	for i, c := range there {
 		var name string
@@ -181,7 +179,7 @@ func TestOneAddressOfTwo(t *testing.T) {
 			if name, err := from.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
 				t.Errorf("bound to %s, UDP from %s: answer %q, %v", bind, from, name, err)
 			}
-			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
+			if name, err := from.Who(lab.WebAddr); err != nil || name == "" {
 				t.Errorf("bound to %s, TCP from %s: answer %q, %v", bind, from, name, err)
 			}
 		}
@@ -205,7 +203,7 @@ func TestAffinity(t *testing.T) {
 	home := map[*testbed.Host]string{}
 	for range 20 {
 		for _, from := range l.Clients {
-			name, err := lab.Who(from, lab.WebAddr)
+			name, err := from.Who(lab.WebAddr)
 			testbed.Check(t, err)
 			if home[from] == "" {
 				home[from] = name
@@ -229,12 +227,12 @@ func TestAffinity(t *testing.T) {
 	}
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", left...))
 	l.Eventually("the change is in force", func() bool { return l.Metric("sluice_endpoints") == 2 })
-	first, err := lab.Who(l.Client, lab.WebAddr)
+	first, err := l.Client.Who(lab.WebAddr)
 	if err != nil || first == gone.Name {
 		t.Fatalf("after its endpoint has gone the client got %q, %v", first, err)
 	}
 	for range 10 {
-		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != first {
+		if name, err := l.Client.Who(lab.WebAddr); err != nil || name != first {
 			t.Errorf("the client got %q after %q, %v", name, first, err)
 		}
 	}

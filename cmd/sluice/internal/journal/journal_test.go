@@ -3,10 +3,10 @@ package journal
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -100,10 +100,8 @@ func TestChurn(t *testing.T) {
 	if n := lines.Len(); n != burst+1 { // the first that was too much is summed up at once
 		t.Errorf("%d lines of %d changes, want %d", n, 2*burst, burst+1)
 	}
-	j.mu.Lock()
-	j.due.Stop()
-	j.sumUp() // as the timer does
-	j.mu.Unlock()
+	j.Halt(0) // it sums up, as the timer does
+	j.Resume()
 	lines.TakeAll()
 	*now = now.Add(3 * refill)
 	for range 3 {
@@ -117,37 +115,33 @@ func TestChurn(t *testing.T) {
 // TestWait: who waits hears of the next entry, of one that is there already at once, and of nothing when the time is
 // over; and only so many wait.
 func TestWait(t *testing.T) {
-	j, _, _ := newJournal(t)
-	j.Remember(Entry{Reason: "First"})
-	if !j.Wait(t.Context(), 0) || !j.Wait(t.Context(), 7) {
-		t.Error("what is there, or is to begin anew, is waited for")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	heard := make(chan bool)
-	waiting := func(n int) bool { j.mu.Lock(); defer j.mu.Unlock(); return j.waiting == n }
-	for range maxWaiters {
-		go func() { heard <- j.Wait(ctx, 1) }()
-	}
-	for !waiting(maxWaiters) {
-		runtime.Gosched() // bounded by the time of the test
-	}
-	if j.Wait(ctx, 1) {
-		t.Error("one more than may wait does")
-	}
-	j.Remember(Entry{Reason: "Second"})
-	for range maxWaiters {
-		if !<-heard {
-			t.Error("one that waited is sent away")
+	synctest.Test(t, func(t *testing.T) {
+		j, _, _ := newJournal(t)
+		j.Remember(Entry{Reason: "First"})
+		if !j.Wait(t.Context(), 0) || !j.Wait(t.Context(), 7) {
+			t.Error("what is there, or is to begin anew, is waited for")
 		}
-	}
-	go func() { heard <- j.Wait(ctx, 2) }()
-	for !waiting(1) {
-		runtime.Gosched()
-	}
-	cancel()
-	if <-heard; !waiting(0) || j.Last() != 2 {
-		t.Errorf("%d wait, and the last is %d", j.waiting, j.Last())
-	}
+		ctx, cancel := context.WithCancel(t.Context())
+		heard := make(chan bool, maxWaiters)
+		for i, over := range []func(){func() { j.Remember(Entry{Reason: "Second"}) }, cancel} {
+			for range maxWaiters {
+				go func() { heard <- j.Wait(ctx, uint64(1+i)) }()
+			}
+			synctest.Wait()
+			if j.Wait(ctx, uint64(1+i)) {
+				t.Error("one more than may wait does")
+			}
+			over()
+			for range maxWaiters {
+				if !<-heard {
+					t.Error("one that waited is sent away")
+				}
+			}
+		}
+		if j.Last() != 2 {
+			t.Errorf("the last is %d", j.Last())
+		}
+	})
 }
 
 // TestHalt: nothing is remembered that another process does not have, unless that does not take over after all.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/internal/lists"
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 const patience = 20 * time.Second
@@ -37,8 +39,15 @@ func refused(t *testing.T) string {
 // its collections. The channel has each set of objects.
 func start(t *testing.T, change func(*Watcher)) (*Watcher, <-chan kube.Objects, *observer.ObservedLogs) {
 	t.Helper()
+	return startAt(t, &rest.Config{Host: refused(t)}, change)
+}
+
+func startAt(t *testing.T, server *rest.Config, change func(*Watcher)) (
+	*Watcher, <-chan kube.Objects, *observer.ObservedLogs,
+) {
+	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
-	w, err := New(Config{Connection: &rest.Config{Host: refused(t)}, NodeName: "here", Log: zap.New(core)})
+	w, err := New(Config{Connection: server, NodeName: "here", Log: zap.New(core)})
 	check(t, err)
 	if change != nil {
 		change(w)
@@ -171,21 +180,50 @@ func TestSyncPeriod(t *testing.T) {
 	}
 }
 
+// asked counts requests by their paths.
+type asked struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+func (a *asked) add(path string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.by == nil {
+		a.by = make(map[string]int)
+	}
+	a.by[path]++
+}
+
+// twice returns how many paths were asked for at least twice.
+func (a *asked) twice() (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, times := range a.by {
+		if times > 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// roundTrip is a function as a transport.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // TestUnreachable holds that a server that is away is told of once, though every kind
 // fails and tries again.
 func TestUnreachable(t *testing.T) {
-	w, _, logs := start(t, nil)
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // the log has no event
-		w.troubles.mu.Lock()
-		failing := len(w.troubles.open)
-		w.troubles.mu.Unlock()
-		if failing == 3 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("only %d kinds have failed", failing)
-		}
-	}
+	var all asked
+	server := &rest.Config{Host: refused(t), WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			all.add(r.URL.Path)
+			return next.RoundTrip(r)
+		})
+	}}
+	_, _, logs := startAt(t, server, nil)
+	testbed.Within(t, patience, "three kinds are asked for again", func() bool { return all.twice() == 3 })
 	told := logs.FilterLevelExact(zapcore.ErrorLevel)
 	if told.Len() != 1 || !strings.Contains(told.All()[0].Message, "cannot be reached") {
 		t.Errorf("logged %v, want one sentence", logs.All())

@@ -38,7 +38,7 @@ func TestSocketsOfFewDescriptors(t *testing.T) {
 			return err == nil && who == n.Pods[0].Name
 		})
 		for i := range 5 {
-			if who, err := lab.Who(n.Client, lab.WebAddr); err != nil || who != n.Pods[0].Name {
+			if who, err := n.Client.Who(lab.WebAddr); err != nil || who != n.Pods[0].Name {
 				t.Fatalf("question %d by TCP %s: answer %q, %v", i, when, who, err)
 			}
 		}
@@ -47,7 +47,7 @@ func TestSocketsOfFewDescriptors(t *testing.T) {
 	n.Write("late.yaml", testbed.ServiceManifest("late", "10.96.0.83:53", "UDP", ""),
 		testbed.SliceManifest("late", 1, 5353, "UDP", n.Pods[0].Addr4.String()))
 	n.Eventually("TCP is served", func() bool {
-		_, err := lab.WhoWithin(testbed.Patience/20, n.Client, lab.WebAddr)
+		_, err := n.Client.TryAsk("tcp", lab.WebAddr, testbed.Patience/20)
 		return err == nil
 	})
 	served("beside many ports")

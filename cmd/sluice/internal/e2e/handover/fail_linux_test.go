@@ -213,7 +213,7 @@ func TestUpgradeGoesOn(t *testing.T) {
 	n.start()
 	ask := func(from *testbed.Host, addr string) string {
 		t.Helper()
-		name, err := lab.Who(from, addr)
+		name, err := from.Who(addr)
 		testbed.Check(t, err)
 		return name
 	}

@@ -1,7 +1,6 @@
 package handover
 
 import (
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,14 +18,12 @@ func TestHold(t *testing.T) {
 	l := newLine(t, testbed.Config{})
 	l.ServeWeb()
 	publish := func(annotations string, pods ...*testbed.Host) {
-		service := testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")
-		l.Write("web.yaml", strings.Replace(service, "\nspec:", annotations+"\nspec:", 1),
-			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...))
+		l.Publish("web", lab.WebAddr, "TCP", annotations, 8080, pods...)
 	}
-	hold := "\n  annotations: {sluice.io/hold: 1m, sluice.io/hold-connections: '200'}"
+	hold := "sluice.io/hold: 1m, sluice.io/hold-connections: '200'"
 	publish("")
 	l.start()
-	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil {
+	if _, err := l.Client.Who(lab.WebAddr); err == nil {
 		t.Error("a Service without endpoints answers")
 	}
 	publish(hold)
@@ -41,14 +38,14 @@ func TestHold(t *testing.T) {
 		clients.Go(func() {
 			l.Eventually("a client is held, and served", func() bool { // before the change is in force it is refused
 				var err error
-				names[i], err = lab.WhoWithin(time.Minute, l.Client, lab.WebAddr)
+				names[i], err = l.Client.TryAsk("tcp", lab.WebAddr, time.Minute)
 				return err == nil
 			})
 		})
 	}
 	held(most)
 	const full = `sluice_waits_total{protocol="TCP",result="full",wait="hold"}`
-	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(full) < 1 {
+	if _, err := l.Client.Who(lab.WebAddr); err == nil || l.Metric(full) < 1 {
 		t.Errorf("one more client than may wait: %v", err)
 	}
 	l.mustUpgrade()

@@ -111,7 +111,7 @@ func TestUpgrade(t *testing.T) {
 	n.start()
 	for range 3 {
 		n.mustUpgrade()
-		if name, err := lab.Who(n.Client, lab.WebAddr); err != nil || name == "" {
+		if name, err := n.Client.Who(lab.WebAddr); err != nil || name == "" {
 			t.Fatalf("after an upgrade TCP gives %q, %v", name, err)
 		}
 		n.Eventually("the successor has the instance lock", func() bool {
@@ -243,7 +243,7 @@ func TestEjectionsCross(t *testing.T) {
 	ask := func(times int) map[string]int {
 		answers := make(map[string]int)
 		for range times {
-			name, err := lab.Who(n.Client, lab.WebAddr)
+			name, err := n.Client.Who(lab.WebAddr)
 			testbed.Check(t, err)
 			answers[name]++
 		}
@@ -296,7 +296,7 @@ func TestBindAddressChanges(t *testing.T) {
 			if name, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Insist(); err != nil || name == "" {
 				t.Errorf("%s, UDP from %s: answer %q, %v", when, from, name, err)
 			}
-			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
+			if name, err := from.Who(lab.WebAddr); err != nil || name == "" {
 				t.Errorf("%s, TCP from %s: answer %q, %v", when, from, name, err)
 			}
 		}

@@ -246,8 +246,7 @@ func (g *load) serveDNS() {
 	for _, pod := range g.Pods {
 		g.serveEcho(pod)
 	}
-	g.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(g.Pods...)...))
+	g.Publish("dns", lab.DNSAddr, "UDP", "", 5300, g.Pods...)
 }
 
 // roomFor gives a socket room for what comes at once after it stood still, if we may.
@@ -291,7 +290,7 @@ func (g *load) connect(from *testbed.Host, addr string, rate int) {
 				return
 			case <-time.After(time.Until(due)):
 			}
-			if name, err := lab.Who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+			if name, err := from.Who(addr); err != nil || !strings.HasPrefix(name, "pod-") {
 				g.fail("a new connection from %s to %s: %q, %v", from, addr, name, err)
 			}
 			g.fresh.Add(1)

@@ -209,7 +209,7 @@ func TestSystemd(t *testing.T) {
 	// A restart with a broken file serves the others.
 	n.Write("broken.yaml", "kind: Service\n")
 	s.must("restart", "sluice.service")
-	if name, err := lab.Who(n.Client, l.addr(0, 80)); err != nil || name == "" {
+	if name, err := n.Client.Who(l.addr(0, 80)); err != nil || name == "" {
 		t.Errorf("after a restart with a broken file a new connection gives %q, %v", name, err)
 	}
 	testbed.Check(t, os.Remove(filepath.Join(n.Dir, "broken.yaml")))

@@ -1,9 +1,7 @@
 package lab
 
 import (
-	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -15,31 +13,12 @@ import (
 // word of /proc/net/softnet_stat).
 func Dropped(hosts ...*testbed.Host) (n int64, err error) {
 	for _, h := range hosts {
-		err = h.Do(func() error {
-			text, err := os.ReadFile("/proc/thread-self/net/snmp")
-			var names []string
-			for line := range strings.Lines(string(text)) {
-				words := strings.Fields(line)
-				if words[0] != "Udp:" {
-					continue
-				}
-				if names == nil {
-					names = words
-					continue
-				}
-				for _, name := range []string{"RcvbufErrors", "SndbufErrors"} {
-					i := slices.Index(names, name)
-					if i < 0 {
-						return fmt.Errorf("find %s in %q", name, text)
-					}
-					count, _ := strconv.ParseInt(words[i], 10, 64)
-					n += count
-				}
+		for _, name := range []string{"RcvbufErrors", "SndbufErrors"} {
+			count, err := h.Counter("Udp", name)
+			if err != nil {
+				return 0, err
 			}
-			return err
-		})
-		if err != nil {
-			return 0, err
+			n += count
 		}
 	}
 	text, err := os.ReadFile("/proc/net/softnet_stat")

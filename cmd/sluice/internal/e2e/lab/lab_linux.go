@@ -248,11 +248,7 @@ func (l *Lab) Get(url string) (int, string) {
 func (l *Lab) Metric(series string) float64 {
 	l.T.Helper()
 	_, page := l.Get(testbed.MetricsURL)
-	value, ok := testbed.Series(page, series)
-	if !ok {
-		l.T.Fatalf("no metric %s in:\n%s", series, page)
-	}
-	return value
+	return testbed.Metric(l.T, page, series)
 }
 
 // Apply makes a change of manifests and waits until it is in force.
@@ -307,11 +303,17 @@ func (l *Lab) ServeEcho() {
 	l.PublishWeb()
 }
 
+// Publish writes a Service, with annotations as of testbed.Annotated, and its endpoints: a port of pods.
+func (l *Lab) Publish(name, address, protocol, annotations string, port int, pods ...*testbed.Host) {
+	l.T.Helper()
+	l.Write(name+".yaml", testbed.Annotated(testbed.ServiceManifest(name, address, protocol, ""), annotations),
+		testbed.SliceManifest(name, 1, port, protocol, testbed.Addrs(pods...)...))
+}
+
 // PublishWeb writes Service web, with every pod's port 8080.
 func (l *Lab) PublishWeb() {
 	l.T.Helper()
-	l.Write("web.yaml", testbed.ServiceManifest("web", WebAddr, "TCP", ""),
-		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Publish("web", WebAddr, "TCP", "", 8080, l.Pods...)
 }
 
 // ServeDNS makes every pod answer datagrams with its name, as Service dns.
@@ -320,20 +322,8 @@ func (l *Lab) ServeDNS() (servers []*testbed.Server) {
 	for _, pod := range l.Pods {
 		servers = append(servers, testbed.Keep(l.T)(pod.WhoUDP(pod.Addr4.String()+":5353")))
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
+	l.Publish("dns", DNSAddr, "UDP", "", 5353, l.Pods...)
 	return servers
-}
-
-// Who connects and returns the name of the pod that answers.
-func Who(from *testbed.Host, addr string) (string, error) {
-	return WhoWithin(testbed.Patience, from, addr)
-}
-
-// WhoWithin is Who for addresses that may not be served yet: a connection that is started
-// before the rules are there comes about a second later at best, when its SYN is sent again.
-func WhoWithin(d time.Duration, from *testbed.Host, addr string) (string, error) {
-	return from.TryAsk("tcp", addr, d)
 }
 
 // Hold opens a connection to the Service of ServeEcho, until the test ends.

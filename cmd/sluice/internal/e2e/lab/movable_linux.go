@@ -3,6 +3,8 @@ package lab
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // Movable is a Service that changes its data path.
@@ -17,8 +19,6 @@ type Movable struct {
 
 // Manifest returns the Service and its EndpointSlice.
 func (m Movable) Manifest() string {
-	ip, port, _ := strings.Cut(m.Addr, ":")
-	s := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n", m.Name)
 	var asks []string
 	if m.Path != "" {
 		asks = append(asks, "sluice.io/data-path: "+m.Path)
@@ -26,14 +26,11 @@ func (m Movable) Manifest() string {
 	if m.Asks != "" {
 		asks = append(asks, m.Asks)
 	}
-	if len(asks) > 0 {
-		s += fmt.Sprintf("  annotations: {%s}\n", strings.Join(asks, ", "))
-	}
-	s += fmt.Sprintf("spec:\n  clusterIP: %s\n  ports:\n  - port: %s\n    protocol: %s\n", ip, port, m.Protocol)
+	more := m.More
 	if m.NodePort > 0 {
-		s += fmt.Sprintf("    nodePort: %d\n  type: NodePort\n", m.NodePort)
+		more = fmt.Sprintf("    nodePort: %d\n  type: NodePort\n", m.NodePort) + more
 	}
-	return s + m.More
+	return testbed.Annotated(testbed.ServiceManifest(m.Name, m.Addr, m.Protocol, more), strings.Join(asks, ", "))
 }
 
 // SCTPService is the manifest of a Service with SCTP.

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,28 +14,6 @@ import (
 func (l *Lab) WinUserspace() *Lab {
 	l.Mode, l.env = "winuserspace", []string{"PATH=" + l.T.TempDir()}
 	return l
-}
-
-// Holds returns which addresses of Services the node has on an interface.
-func (l *Lab) Holds() (out []string) {
-	l.T.Helper()
-	for _, line := range strings.Split(l.Output("ip", "-o", "address", "show"), "\n") {
-		fields := strings.Fields(line)
-		if len(fields) < 4 {
-			continue
-		}
-		p, err := netip.ParsePrefix(fields[3])
-		if err != nil {
-			l.T.Fatal(err)
-		}
-		for _, services := range []string{"10.96.0.0/12", "198.51.100.0/24", "203.0.113.0/24", "2001:db8:96::/48"} {
-			if netip.MustParsePrefix(services).Contains(p.Addr()) {
-				out = append(out, p.Addr().String())
-			}
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // Counters are what iptables-save and ipset save print beside the rules and members themselves.

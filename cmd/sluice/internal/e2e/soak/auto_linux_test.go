@@ -58,7 +58,7 @@ func (v *victims) startMovers() {
 	}
 	for range 2 {
 		v.each(80*time.Millisecond, &v.fresh, func() error {
-			name, err := lab.WhoWithin(patience, v.Client, movers[0].Addr)
+			name, err := v.Client.TryAsk("tcp", movers[0].Addr, patience)
 			if err == nil && name == "" {
 				err = errors.New("a new connection to a Service that moves gets no answer")
 			}

@@ -57,7 +57,7 @@ func TestLoopByWayOfAnotherNode(t *testing.T) {
 	})
 	for asked := range 300 {
 		for _, l := range []*lab.Lab{near, far} {
-			who, err := lab.WhoWithin(patience, near.Client, fmt.Sprintf("%s:%d", l.Node.Addr4, webPort))
+			who, err := near.Client.TryAsk("tcp", fmt.Sprintf("%s:%d", l.Node.Addr4, webPort), patience)
 			if err != nil || who != l.Pods[0].Name {
 				t.Fatalf("question %d to %s: answer %q, %v", asked, l.Node, who, err)
 			}

@@ -90,10 +90,9 @@ func (s *stage) upgrade() error {
 func (s *stage) newcomer(turn int) {
 	s.Lab.T.Helper()
 	name, addr := fmt.Sprint("newcomer-", turn), fmt.Sprintf("10.96.3.%d:80", turn%250+1)
-	s.Lab.Write(name+".yaml", testbed.ServiceManifest(name, addr, "TCP", ""),
-		testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(s.Lab.Pods[:tenants]...)...))
+	s.Lab.Publish(name, addr, "TCP", "", 8080, s.Lab.Pods[:tenants]...)
 	s.Lab.Eventually(name+" is served", func() bool {
-		who, err := lab.WhoWithin(2*time.Second, s.Lab.Client, addr) // the next one is not too early
+		who, err := s.Lab.Client.TryAsk("tcp", addr, 2*time.Second) // the next one is not too early
 		return err == nil && who != ""
 	})
 	testbed.Check(s.Lab.T, os.Remove(filepath.Join(s.Lab.Dir, name+".yaml")))

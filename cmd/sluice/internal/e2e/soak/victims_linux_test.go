@@ -134,7 +134,7 @@ func (v *victims) start() {
 	}
 	for range 4 {
 		v.each(80*time.Millisecond, &v.fresh, func() error {
-			name, err := lab.WhoWithin(patience, v.Client, webAddr)
+			name, err := v.Client.TryAsk("tcp", webAddr, patience)
 			if err == nil && name == "" {
 				err = errors.New("a new connection gets no answer")
 			}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -41,52 +39,63 @@ func must[V any](t *testing.T) func(V, error) V {
 	}
 }
 
-// who asks a server of [Host.WhoTCP] for its name.
-func who(t *testing.T, from *Host, network string, to netip.AddrPort) (string, error) {
-	t.Helper()
-	c, err := from.Dial(within(t, soon), network, to.String())
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(soon))
-	if network == "tcp" {
-		b, err := io.ReadAll(c)
-		return strings.TrimSpace(string(b)), err
-	}
-	if _, err := c.Write([]byte("?")); err != nil {
-		return "", err
-	}
-	b := make([]byte, 100)
-	n, err := c.Read(b)
-	return string(b[:n]), err
-}
-
 // expectWho checks that the server at address "to" is the one of host want.
 func expectWho(t *testing.T, from *Host, network string, to netip.AddrPort, want string) {
 	t.Helper()
-	got, err := who(t, from, network, to)
-	if err != nil || got != want {
-		t.Errorf("%s asked %s %s: got %q, %v; want %q", from, network, to, got, err, want)
+	if got := from.Ask(network, to.String(), soon); got != want {
+		t.Errorf("%s asked %s %s: got %q, want %q", from, network, to, got, want)
 	}
 }
 
 // serveWho starts both servers of a host on port 8080 of all addresses.
 func serveWho(t *testing.T, h *Host) {
 	t.Helper()
-	for _, start := range []func(string) (*Server, error){h.WhoTCP, h.WhoUDP} {
-		s := must[*Server](t)(start(":8080"))
-		t.Cleanup(func() { s.Close() })
+	Keep(t)(h.WhoTCP(":8080"))
+	Keep(t)(h.WhoUDP(":8080"))
+}
+
+// TestNodeWithTwoPods is the example of the package's comment.
+func TestNodeWithTwoPods(t *testing.T) {
+	tb := NewT(t, Config{Pods: 2})
+	for _, pod := range tb.Pods {
+		Keep(t)(pod.WhoTCP(":8080"))
+	}
+	for _, ipv6 := range []bool{false, true} {
+		if got := tb.Client.Ask("tcp", tb.Pods[1].At(ipv6, 8080).String(), Patience); got != "pod-1" {
+			t.Errorf("%s: pod-1 answers %q", Family(ipv6), got)
+		}
+	}
+}
+
+// TestHere has the host of this process as its node, which loses its interfaces at the end.
+func TestHere(t *testing.T) {
+	for range 2 {
+		t.Run("again", func(t *testing.T) {
+			tb := NewT(t, Config{Pods: 1, RemotePods: 1, Here: true})
+			for _, h := range []*Host{tb.Node, tb.Pods[0], tb.RemotePods[0]} {
+				serveWho(t, h)
+			}
+			for _, ipv6 := range []bool{false, true} {
+				expectWho(t, tb.Client, "tcp", tb.Node.At(ipv6, 8080), "node")
+				expectWho(t, HereT(t), "tcp", tb.RemotePods[0].At(ipv6, 8080), "remote-pod-0")
+				expectWho(t, tb.Pods[0], "udp", netip.AddrPortFrom(tb.Node.Alt4, 8080), "node")
+			}
+		})
+	}
+	if out := Run(t, "ip", "-oneline", "link"); strings.Count(out, "\n") != 1 {
+		t.Errorf("the host keeps:\n%s", out)
 	}
 }
 
 func TestStandardLab(t *testing.T) {
 	NoLeaks(t)
 	tb := NewT(t, Config{})
-	if len(tb.Clients) != 1 || tb.Client != tb.Clients[0] || len(tb.Pods) != 3 || tb.RemoteNode != nil || len(tb.RemotePods) != 0 {
-		t.Errorf("standard lab is %d clients, %d pods, %d remote pods", len(tb.Clients), len(tb.Pods), len(tb.RemotePods))
+	if len(tb.Clients) != 1 || tb.Client != tb.Clients[0] || len(tb.Pods) != 3 || tb.RemoteNode != nil {
+		t.Errorf("it has %d clients and %d pods, and a remote node: %v", len(tb.Clients), len(tb.Pods), tb.RemoteNode)
 	}
-	for i, want := range []string{"10.244.1.10 2001:db8:244:1::10", "10.244.1.11 2001:db8:244:1::11", "10.244.1.12 2001:db8:244:1::12"} {
+	for i, want := range []string{
+		"10.244.1.10 2001:db8:244:1::10", "10.244.1.11 2001:db8:244:1::11", "10.244.1.12 2001:db8:244:1::12",
+	} {
 		if got := fmt.Sprint(tb.Pods[i].Addr4, tb.Pods[i].Addr6); got != want {
 			t.Errorf("pod %d has %s, want %s", i, got, want)
 		}
@@ -112,8 +121,9 @@ func TestNoClientsNoPods(t *testing.T) {
 // TestEveryPair asks every host from every other, by each of its addresses.
 func TestEveryPair(t *testing.T) {
 	tb := NewT(t, Config{Clients: 2, Pods: 2, RemotePods: 2})
-	if tb.Node.Addr4.String() != "192.0.2.10" || tb.Node.Alt4.String() != "192.0.2.11" || tb.RemotePods[1].Addr4.String() != "10.244.2.11" {
-		t.Errorf("addresses: node %s and %s, second remote pod %s", tb.Node.Addr4, tb.Node.Alt4, tb.RemotePods[1].Addr4)
+	got := fmt.Sprint(tb.Node.Addr4, tb.Node.Alt4, tb.RemotePods[1].Addr4)
+	if want := "192.0.2.10 192.0.2.11 10.244.2.11"; got != want {
+		t.Errorf("the node's addresses and the second remote pod's are %s, want %s", got, want)
 	}
 	pods := slices.Concat(tb.Pods, tb.RemotePods)
 	for _, to := range tb.hosts {
@@ -166,20 +176,11 @@ func TestUntakenIsSilence(t *testing.T) {
 	tb := NewT(t, Config{Pods: 1})
 	for _, from := range []*Host{tb.Client, tb.Node, tb.Pods[0]} {
 		for _, to := range []string{"10.96.0.99:80", "[2001:db8:96::99]:80"} {
-			c, err := from.Dial(within(t, brief), "tcp", to)
-			if err == nil {
-				c.Close()
-			}
-			if !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
-				t.Errorf("%s asked %s: got %v, want a timeout", from, to, err)
+			if got := from.Ask("tcp", to, brief); got != Dropped {
+				t.Errorf("%s asked %s: got %q, want nothing", from, to, got)
 			}
 		}
 	}
-}
-
-func isTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
 }
 
 // TestHairpin has a pod ask for itself through an address that the node's kernel
@@ -208,7 +209,8 @@ func TestHairpin(t *testing.T) {
 // namespace of the program itself.
 func TestOwnNamespaceUntouched(t *testing.T) {
 	state := func() string {
-		out, err := exec.Command("sh", "-c", "ip link; ip addr; ip route; ip -6 route; ip rule; ip neigh").CombinedOutput()
+		const show = "ip link; ip addr; ip route; ip -6 route; ip rule; ip neigh"
+		out, err := exec.Command("sh", "-c", show).CombinedOutput()
 		if err != nil {
 			Missing(t, fmt.Sprintf("ip (iproute2) is needed: %v: %s", err, out))
 		}
