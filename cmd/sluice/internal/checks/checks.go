@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/probes"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -41,7 +41,7 @@ type Checker struct {
 	seed    maphash.Seed
 
 	table   *lb.Table
-	probes  map[string]*probe // by annotation; nil: it is bad
+	probes  map[string]*probes.Probe // by annotation; nil: it is bad
 	targets map[target]*state
 	turns   turns
 	ended   []*state // since the last turn
@@ -52,8 +52,8 @@ type Checker struct {
 // target is what is checked at once for several ports of a Service.
 type target struct {
 	service lb.Name
-	probe   *probe
-	place   // that is asked
+	probe   *probes.Probe
+	place   probes.Place // that is asked
 }
 
 // state is what is known of a target.
@@ -140,8 +140,8 @@ func (c *Checker) Run(ctx context.Context) {
 
 // follow makes the targets those of a new table.
 func (c *Checker) follow(now time.Time) {
-	probes, had, first := c.probes, c.targets, c.probes == nil
-	c.probes, c.targets = make(map[string]*probe), make(map[target]*state)
+	known, had, first := c.probes, c.targets, c.probes == nil
+	c.probes, c.targets = make(map[string]*probes.Probe), make(map[target]*state)
 	c.turns.reset()
 	for i := range c.table.Len() {
 		s := c.table.At(i)
@@ -149,13 +149,13 @@ func (c *Checker) follow(now time.Time) {
 		if text == "" {
 			continue
 		}
-		p, name := c.probe(text, probes), s.ID.Service()
+		p, name := c.probe(text, known), s.ID.Service()
 		if p == nil {
 			continue
 		}
 		for j := range s.Backends {
 			if b := &s.Backends[j]; b.Ready && !b.Loop {
-				c.add(target{name, p, p.at(s, b.Addr)}, endpoint{s.ID, b.Addr}, had, now)
+				c.add(target{name, p, p.At(s, b.Addr)}, endpoint{s.ID, b.Addr}, had, now)
 			}
 		}
 	}
@@ -182,14 +182,14 @@ func (c *Checker) follow(now time.Time) {
 }
 
 // probe returns what an annotation requests, which is read once; nil: it is of no use.
-func (c *Checker) probe(text string, before map[string]*probe) *probe {
-	if len(text) > maxText {
+func (c *Checker) probe(text string, before map[string]*probes.Probe) *probes.Probe {
+	if len(text) > probes.MaxText {
 		return nil
 	}
 	p, known := c.probes[text]
 	if !known {
 		if p, known = before[text]; !known {
-			p, _ = parse(text)
+			p, _ = probes.Parse(text)
 		}
 		c.probes[text] = p
 	}
@@ -214,17 +214,6 @@ func (c *Checker) unfail() {
 	}
 }
 
-// at returns where an endpoint of s is checked. PROXY headers are for the port that gets those of clients, too.
-func (p *probe) at(s *lb.Service, addr netip.AddrPort) place {
-	if p.port != 0 && p.port != addr.Port() {
-		return place{addr: netip.AddrPortFrom(addr.Addr(), p.port)}
-	}
-	if p.datagrams != (s.Protocol == lb.UDP) {
-		return place{addr: addr}
-	}
-	return place{addr, proxyproto.Version(s.Requests().ProxyVersion(s.Protocol))}
-}
-
 // add makes an endpoint one of a target's.
 func (c *Checker) add(t target, e endpoint, had map[target]*state, now time.Time) {
 	s := c.targets[t]
@@ -232,8 +221,8 @@ func (c *Checker) add(t target, e endpoint, had map[target]*state, now time.Time
 		if s = had[t]; s != nil {
 			s.before, s.of = s.of, nil
 		} else {
-			spread := time.Duration(maphash.Comparable(c.seed, t) % uint64(t.probe.period))
-			s = &state{target: t, passes: true, due: now.Add(t.probe.delay + spread)}
+			spread := time.Duration(maphash.Comparable(c.seed, t) % uint64(t.probe.Period))
+			s = &state{target: t, passes: true, due: now.Add(t.probe.Delay + spread)}
 		}
 		s.service = c.turns.service(t.service)
 		c.targets[t] = s
@@ -252,13 +241,13 @@ func (c *Checker) start(ctx context.Context, s *state, now time.Time) {
 	if s.flying = true; now.Sub(s.due) > turnEvery {
 		s.due = now // else two checks would be closer than a period
 	}
-	s.due = s.due.Add(s.probe.period)
+	s.due = s.due.Add(s.probe.Period)
 	c.running.Go(func() {
 		began := time.Now()
-		within, cancel := context.WithTimeout(ctx, s.probe.timeout)
+		within, cancel := context.WithTimeout(ctx, s.probe.Timeout)
 		defer cancel()
-		err := classOf(s.probe.once(within, s.place))
-		late := err != nil && time.Since(began) > s.probe.timeout+tolerated
+		err := s.probe.Ask(within, s.place)
+		late := err != nil && time.Since(began) > s.probe.Timeout+tolerated
 		c.results <- result{s, err, late} // there is room for all in flight
 	})
 }
@@ -287,10 +276,10 @@ func (c *Checker) end(r result, now time.Time) {
 	if s.row++; passes != s.passes {
 		s.row, s.passes = 1, passes
 	}
-	if passes && s.row < s.probe.successes || !passes && s.row < s.probe.failures {
+	if passes && s.row < s.probe.Successes || !passes && s.row < s.probe.Failures {
 		return
 	}
 	for _, e := range s.of {
-		c.lb.Checked(e.id, e.addr, s.probe.protocol(), r.err, eventloop.Now())
+		c.lb.Checked(e.id, e.addr, s.probe.Protocol(), r.err, eventloop.Now())
 	}
 }

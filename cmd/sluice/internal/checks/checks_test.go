@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/probes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -159,12 +160,12 @@ func TestPROXYHeader(t *testing.T) {
 		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
 			t.Errorf("version %d: %q, %v, want %q", version, got, err, want)
 		}
-		other, err := parse(fmt.Sprintf("tcpSocket: {port: %d}", addr.Port()%65535+1))
+		other, err := probes.Parse(fmt.Sprintf("tcpSocket: {port: %d}", addr.Port()%65535+1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if at := other.at(s, addr); at.proxy != 0 {
-			t.Errorf("another port is checked with version %d", at.proxy)
+		if at := other.At(s, addr); at.Proxy != 0 {
+			t.Errorf("another port is checked with version %d", at.Proxy)
 		}
 	}
 }
@@ -176,12 +177,12 @@ func TestStoppedProcess(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &lb.Balancer{Outlier: lb.DefaultOutlier}
 			c := New(b, 0)
-			once := func(context.Context, place) error {
+			once := func(context.Context, probes.Place) error {
 				time.Sleep(time.Second + late) // of synctest
-				return errTimeout
+				return context.DeadlineExceeded
 			}
-			c.probes = map[string]*probe{"silent": {period: 4 * time.Second, timeout: time.Second, failures: 1,
-				successes: 1, once: once}}
+			c.probes = map[string]*probes.Probe{"silent": {Period: 4 * time.Second, Timeout: time.Second, Failures: 1,
+				Successes: 1, Once: once}}
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
 			running.Go(func() { c.Run(ctx) })

@@ -5,14 +5,14 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/probes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // readPolicies reads what the Service requests. What it says of annotations is complete after the slices are read, too.
 func (c *converter) readPolicies() {
-	c.policies, c.ignored = policies.Read(c.service.Annotations, checks.Check)
+	c.policies, c.ignored = policies.Read(c.service.Annotations, probes.Check)
 	first := ""
 	var more []policies.Ignored // of the first slice that has some: others may have the same
 	for _, slice := range c.slices {

@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/probes"
 )
 
 // short is the short form of a Service and its EndpointSlices.
@@ -274,7 +274,7 @@ func (p *parser) shortPolicies(given map[string]json.RawMessage) map[string]stri
 	if p.failed {
 		return nil
 	}
-	_, ignored := policies.Read(annotations, checks.Check)
+	_, ignored := policies.Read(annotations, probes.Check)
 	for _, i := range ignored {
 		path := "policies." + strings.TrimPrefix(i.Annotation, policies.Prefix)
 		p.fail(path, path+": "+strings.ReplaceAll(i.Error(), policies.Prefix, ""))

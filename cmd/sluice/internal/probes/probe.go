@@ -1,4 +1,4 @@
-package checks
+package probes
 
 import (
 	"bufio"
@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-lb/sluice/internal/proxyproto"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 const (
@@ -30,53 +31,68 @@ const (
 	maxTimeout = 10
 	maxTimes   = 1000
 
-	maxText   = 4 << 10  // bytes of an annotation
+	// MaxText is how many bytes an annotation has at the most.
+	MaxText   = 4 << 10
 	maxAnswer = 10 << 10 // bytes of an answer that are read, and of its headers
 )
 
-// probe is what an annotation requests.
-type probe struct {
-	delay, period, timeout time.Duration
-	failures, successes    int32  // in a row that change its verdict
-	port                   uint16 // 0: the endpoint's own
-	datagrams              bool   // it asks by UDP
-	once                   func(ctx context.Context, to place) error
+// Probe is what an annotation requests.
+type Probe struct {
+	Delay, Period, Timeout time.Duration
+	Failures, Successes    int32                                     // in a row that change its verdict
+	port                   uint16                                    // 0: the endpoint's own
+	datagrams              bool                                      // it asks by UDP
+	Once                   func(ctx context.Context, to Place) error // asks; see Ask
 }
 
-// place is where a check connects, and the PROXY protocol that is spoken there: 0 is none.
-type place struct {
-	addr  netip.AddrPort
-	proxy proxyproto.Version
+// Place is where a check connects, and the PROXY protocol that is spoken there: 0 is none.
+type Place struct {
+	Addr  netip.AddrPort
+	Proxy proxyproto.Version
 }
 
 // dial connects. To a server that waits for a PROXY header it says that the connection is the proxy's own.
-func (p place) dial(ctx context.Context) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", p.addr.String())
+func (p Place) dial(ctx context.Context) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", p.Addr.String())
 	if err != nil {
 		return nil, err
 	}
-	if p.proxy != 0 {
-		_, _ = c.Write(proxyproto.AppendLocal(nil, p.proxy)) // a socket that has failed fails what follows
+	if p.Proxy != 0 {
+		_, _ = c.Write(proxyproto.AppendLocal(nil, p.Proxy)) // a socket that has failed fails what follows
 	}
 	return c, nil
 }
 
+// At returns where an endpoint of s is checked. PROXY headers are for the port that gets those of clients, too.
+func (p *Probe) At(s *lb.Service, addr netip.AddrPort) Place {
+	if p.port != 0 && p.port != addr.Port() {
+		return Place{Addr: netip.AddrPortFrom(addr.Addr(), p.port)}
+	}
+	if p.datagrams != (s.Protocol == lb.UDP) {
+		return Place{Addr: addr}
+	}
+	return Place{addr, proxyproto.Version(s.Requests().ProxyVersion(s.Protocol))}
+}
+
+// Ask asks once, and returns why the endpoint has failed, in words of our own.
+func (p *Probe) Ask(ctx context.Context, to Place) error { return classOf(p.Once(ctx, to)) }
+
 // Check returns what is wrong with an annotation, or nil.
 func Check(text string) error {
-	_, err := parse(text)
+	_, err := Parse(text)
 	return err
 }
 
-// parse reads an annotation.
-func parse(text string) (*probe, error) {
-	if len(text) > maxText {
-		return nil, fmt.Errorf("read probe: %d bytes are too long: give at most %d", len(text), maxText)
+// Parse reads an annotation.
+func Parse(text string) (*Probe, error) {
+	if len(text) > MaxText {
+		return nil, fmt.Errorf("read probe: %d bytes are too long: give at most %d", len(text), MaxText)
 	}
 	var spec request
 	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
 		return nil, fmt.Errorf("read probe: %w", err)
 	}
-	p := &probe{failures: 3, successes: 1}
+	p := &Probe{Failures: 3, Successes: 1}
 	var errs []error
 	number := func(name string, v, standard, least, most int32) int32 {
 		if v == 0 {
@@ -90,11 +106,11 @@ func parse(text string) (*probe, error) {
 	seconds := func(name string, v, standard, least int32) time.Duration {
 		return time.Duration(number(name, v, standard, least, maxSeconds)) * time.Second
 	}
-	p.delay = seconds("initialDelaySeconds", spec.InitialDelaySeconds, 0, 0)
-	p.period = seconds("periodSeconds", spec.PeriodSeconds, 10, 1)
-	p.timeout = time.Duration(number("timeoutSeconds", spec.TimeoutSeconds, 1, 1, maxTimeout)) * time.Second
-	p.failures = number("failureThreshold", spec.FailureThreshold, 3, 1, maxTimes)
-	p.successes = number("successThreshold", spec.SuccessThreshold, 1, 1, maxTimes)
+	p.Delay = seconds("initialDelaySeconds", spec.InitialDelaySeconds, 0, 0)
+	p.Period = seconds("periodSeconds", spec.PeriodSeconds, 10, 1)
+	p.Timeout = time.Duration(number("timeoutSeconds", spec.TimeoutSeconds, 1, 1, maxTimeout)) * time.Second
+	p.Failures = number("failureThreshold", spec.FailureThreshold, 3, 1, maxTimes)
+	p.Successes = number("successThreshold", spec.SuccessThreshold, 1, 1, maxTimes)
 	errs = append(errs, p.handle(&spec))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -103,17 +119,17 @@ func parse(text string) (*probe, error) {
 }
 
 // handle sets what a check does.
-func (p *probe) handle(h *request) (err error) {
+func (p *Probe) handle(h *request) (err error) {
 	var handlers []string
 	if h.TCPSocket != nil {
 		handlers = append(handlers, "tcpSocket")
 		p.port, err = portOf(h.TCPSocket.Port)
-		p.once = connect
+		p.Once = connect
 	}
 	if h.HTTPGet != nil {
 		handlers = append(handlers, "httpGet")
 		p.port, err = portOf(h.HTTPGet.Port)
-		p.once = httpGet{h.HTTPGet}.check
+		p.Once = httpGet{h.HTTPGet}.check
 	}
 	if h.GRPC != nil {
 		handlers = append(handlers, "grpc")
@@ -122,16 +138,16 @@ func (p *probe) handle(h *request) (err error) {
 		if h.GRPC.Service != nil {
 			service = *h.GRPC.Service
 		}
-		p.once = func(ctx context.Context, to place) error { return grpc(ctx, to, service) }
+		p.Once = func(ctx context.Context, to Place) error { return grpc(ctx, to, service) }
 	}
 	if h.DNS != nil {
 		handlers = append(handlers, "dns")
-		p.once, err = h.DNS.check()
+		p.Once, err = h.DNS.check()
 		p.askByUDP(h.DNS.Port, &err)
 	}
 	if h.UDP != nil {
 		handlers = append(handlers, "udp")
-		p.once, err = h.UDP.check()
+		p.Once, err = h.UDP.check()
 		p.askByUDP(h.UDP.Port, &err)
 	}
 	switch {
@@ -153,7 +169,7 @@ func portOf(port intstr.IntOrString) (uint16, error) {
 }
 
 // connect passes if the endpoint accepts.
-func connect(ctx context.Context, to place) error {
+func connect(ctx context.Context, to Place) error {
 	c, err := to.dial(ctx)
 	if err != nil {
 		return err
@@ -164,13 +180,13 @@ func connect(ctx context.Context, to place) error {
 // httpGet passes with a status from 200 to 399.
 type httpGet struct{ *corev1.HTTPGetAction }
 
-func (g httpGet) check(ctx context.Context, to place) error {
+func (g httpGet) check(ctx context.Context, to Place) error {
 	scheme := "http"
 	if g.Scheme == corev1.URISchemeHTTPS {
 		scheme = "https"
 	}
 	path := "/" + strings.TrimPrefix(g.Path, "/")
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+to.addr.String()+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+to.Addr.String()+path, nil)
 	if err != nil {
 		return err
 	}
@@ -221,7 +237,7 @@ func statusOf(c net.Conn, request *http.Request) error {
 
 // newTransport returns one for a single request of gRPC, of which nothing is left when ctx ends: by itself
 // http.Transport goes on to connect, and to shake hands, for as long as the other side likes.
-func newTransport(ctx context.Context, to place) *http.Transport {
+func newTransport(ctx context.Context, to Place) *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			c, err := to.dial(ctx)
@@ -234,11 +250,11 @@ func newTransport(ctx context.Context, to place) *http.Transport {
 
 // grpc asks as the gRPC health checking protocol has it (grpc/health/v1/health.proto), without TLS as the kubelet. One
 // unary call needs no more than HTTP/2.
-func grpc(ctx context.Context, to place, service string) error {
+func grpc(ctx context.Context, to Place, service string) error {
 	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...) // field 1, a string
 	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
-		"http://"+to.addr.String()+"/grpc.health.v1.Health/Check", strings.NewReader(string(body)))
+		"http://"+to.Addr.String()+"/grpc.health.v1.Health/Check", strings.NewReader(string(body)))
 	if err != nil {
 		return err
 	}

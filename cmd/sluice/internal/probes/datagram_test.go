@@ -1,4 +1,4 @@
-package checks
+package probes
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/sluice-lb/sluice/lb"
 )
+
+const patience = 10 * time.Second // how long a test waits for what must happen
 
 // TestParseDatagrams: what is wrong with a probe by UDP is refused with its field and what to give.
 func TestParseDatagrams(t *testing.T) {
@@ -35,7 +37,7 @@ func TestParseDatagrams(t *testing.T) {
 		"{tcpSocket: {}, dns: {name: a}}":        "2 handlers [tcpSocket dns]",
 		"{dns: {name: a}, failureThreshold: -3}": "failureThreshold -3",
 	} {
-		p, err := parse(text)
+		p, err := Parse(text)
 		if want == "" && (err != nil || !p.datagrams) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%.60q: %v, want %q", text, err, want)
 		}
@@ -69,13 +71,13 @@ func serve(t *testing.T, answer func(asked []byte) (answers [][]byte)) netip.Add
 // onceByUDP makes one check of a server.
 func onceByUDP(t *testing.T, text string, addr netip.AddrPort, within time.Duration) error {
 	t.Helper()
-	p, err := parse(text)
+	p, err := Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	return p.once(ctx, place{addr: addr})
+	return p.Once(ctx, Place{Addr: addr})
 }
 
 // TestDNS: a server passes that answers the question, and says that there are records or no such name.
@@ -117,20 +119,24 @@ func TestUDP(t *testing.T) {
 func TestPROXYDatagram(t *testing.T) {
 	asked := make(chan string, 100)
 	addr := serve(t, func(b []byte) [][]byte { asked <- string(b); return [][]byte{b} })
-	s := service("dns", "{udp: {send: ping}, periodSeconds: 1}", addr)
-	s.Protocol, s.Policies.ProxyProtocol = lb.UDP, "v2"
-	_, checker, _ := start(t)
-	update(t, checker, s)
-	if got, want := next(t, asked), "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00ping"; got != want {
+	s := &lb.Service{ID: lb.ID{Protocol: lb.UDP}, Policies: &lb.Policies{ProxyProtocol: "v2"}}
+	probe, err := Parse("udp: {send: ping}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_ = probe.Ask(ctx, probe.At(s, addr)) // an echo is not judged
+	if got, want := <-asked, "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00ping"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for text, protocol := range map[string]lb.Protocol{"udp: {send: a}": lb.TCP, "tcpSocket: {}": lb.UDP} {
-		p, err := parse(text)
+		p, err := Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other := *s // the Checker reads s
-		if other.Protocol = protocol; p.at(&other, addr).proxy != 0 {
+		other := *s
+		if other.Protocol = protocol; p.At(&other, addr).Proxy != 0 {
 			t.Errorf("%s has a header at a port of %s", text, protocol)
 		}
 	}

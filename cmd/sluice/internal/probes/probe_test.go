@@ -1,4 +1,4 @@
-package checks
+package probes
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 
 // TestParse: a probe has the kubelet's defaults, and what cannot be done is refused with its name.
 func TestParse(t *testing.T) {
-	p, err := parse(`{"tcpSocket": {}}`)
-	if err != nil || p.delay != 0 || p.period != 10*time.Second || p.timeout != time.Second || p.failures != 3 || p.successes != 1 || p.port != 0 {
+	p, err := Parse(`{"tcpSocket": {}}`)
+	if err != nil || p.Delay != 0 || p.Period != 10*time.Second || p.Timeout != time.Second || p.Failures != 3 || p.Successes != 1 || p.port != 0 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	p, err = parse("httpGet: {path: /ready, port: 8081}\ninitialDelaySeconds: 5\nperiodSeconds: 2\ntimeoutSeconds: 3\nfailureThreshold: 4\nsuccessThreshold: 6")
-	if err != nil || p.delay != 5*time.Second || p.period != 2*time.Second || p.timeout != 3*time.Second || p.failures != 4 || p.successes != 6 || p.port != 8081 {
+	p, err = Parse("httpGet: {path: /ready, port: 8081}\ninitialDelaySeconds: 5\nperiodSeconds: 2\ntimeoutSeconds: 3\nfailureThreshold: 4\nsuccessThreshold: 6")
+	if err != nil || p.Delay != 5*time.Second || p.Period != 2*time.Second || p.Timeout != 3*time.Second || p.Failures != 4 || p.Successes != 6 || p.port != 8081 {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for text, want := range map[string]string{
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 		"{tcpSocket: {}, failureThreshold: -3}":    "failureThreshold -3",
 		"{tcpSocket: {}, initialDelaySeconds: -1}": "initialDelaySeconds",
 	} {
-		if _, err := parse(text); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if _, err := Parse(text); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -50,13 +50,13 @@ func TestParse(t *testing.T) {
 // once makes one check of a server.
 func once(t *testing.T, text string, addr net.Addr) error {
 	t.Helper()
-	p, err := parse(text)
+	p, err := Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	return p.once(ctx, place{addr: addr.(*net.TCPAddr).AddrPort()})
+	return p.Once(ctx, Place{Addr: addr.(*net.TCPAddr).AddrPort()})
 }
 
 func wantFailure(t *testing.T, err error, want string) {
@@ -212,12 +212,12 @@ func TestNothingIsLeft(t *testing.T) {
 				_, err = io.Copy(io.Discard, c)
 				closed <- err
 			}()
-			p, err := parse(text)
+			p, err := Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			err = p.once(ctx, place{addr: l.Addr().(*net.TCPAddr).AddrPort()})
+			err = p.Once(ctx, Place{Addr: l.Addr().(*net.TCPAddr).AddrPort()})
 			cancel()
 			if err == nil {
 				t.Errorf("%s, chatty: %v: %v", text, chatty, err)

@@ -1,4 +1,4 @@
-package checks
+package probes
 
 import (
 	"bytes"
@@ -45,15 +45,15 @@ type udpAction struct {
 }
 
 // askByUDP makes p one that asks at a UDP port, unless err says already what is wrong.
-func (p *probe) askByUDP(port int32, err *error) {
+func (p *Probe) askByUDP(port int32, err *error) {
 	p.datagrams = true
 	if *err == nil {
 		p.port, *err = portOf(intstr.FromInt32(port))
 	}
 }
 
-// protocol returns that of the checks.
-func (p *probe) protocol() lb.Protocol {
+// Protocol returns that of the checks.
+func (p *Probe) Protocol() lb.Protocol {
 	if p.datagrams {
 		return lb.UDP
 	}
@@ -66,7 +66,7 @@ var dnsTypes = map[string]dnsmessage.Type{"A": dnsmessage.TypeA, "AAAA": dnsmess
 	"SOA": dnsmessage.TypeSOA, "SRV": dnsmessage.TypeSRV, "TXT": dnsmessage.TypeTXT}
 
 // check returns the check that a requests, or which field is wrong.
-func (a *dnsAction) check() (func(context.Context, place) error, error) {
+func (a *dnsAction) check() (func(context.Context, Place) error, error) {
 	if a.Name == "" {
 		return nil, errors.New("dns.name: give a name that the server answers for, as cluster.local")
 	}
@@ -78,7 +78,7 @@ func (a *dnsAction) check() (func(context.Context, place) error, error) {
 	if question.Type == 0 {
 		return nil, fmt.Errorf("dns.type %q: give A, AAAA, CNAME, MX, NS, PTR, SOA, SRV or TXT", a.Type)
 	}
-	return func(ctx context.Context, to place) error { return resolve(ctx, to, question) }, nil
+	return func(ctx context.Context, to Place) error { return resolve(ctx, to, question) }, nil
 }
 
 // ask returns the message of a question.
@@ -89,7 +89,7 @@ func ask(id uint16, q dnsmessage.Question) ([]byte, error) {
 }
 
 // resolve passes if the server says which records there are, or that there is no such name.
-func resolve(ctx context.Context, to place, q dnsmessage.Question) error {
+func resolve(ctx context.Context, to Place, q dnsmessage.Question) error {
 	id := uint16(rand.Uint32())
 	m, err := ask(id, q)
 	if err != nil {
@@ -109,12 +109,12 @@ func resolve(ctx context.Context, to place, q dnsmessage.Question) error {
 }
 
 // check returns the check that a requests, or which field is wrong.
-func (a *udpAction) check() (func(context.Context, place) error, error) {
+func (a *udpAction) check() (func(context.Context, Place) error, error) {
 	if a.Send == "" || len(a.Send) > maxSend {
 		return nil, fmt.Errorf("udp.send: give 1 to %d bytes that the server answers", maxSend)
 	}
 	send, expect := []byte(a.Send), []byte(a.Expect)
-	return func(ctx context.Context, to place) error {
+	return func(ctx context.Context, to Place) error {
 		return to.exchange(ctx, send, func(answer []byte) (bool, error) {
 			if !bytes.Contains(answer, expect) {
 				return true, failure("the answer does not contain what udp.expect says")
@@ -125,15 +125,15 @@ func (a *udpAction) check() (func(context.Context, place) error, error) {
 }
 
 // exchange sends a datagram and passes the answers to read, until that is done.
-func (p place) exchange(ctx context.Context, send []byte, read func(answer []byte) (done bool, err error)) error {
-	c, err := new(net.Dialer).DialContext(ctx, "udp", p.addr.String())
+func (p Place) exchange(ctx context.Context, send []byte, read func(answer []byte) (done bool, err error)) error {
+	c, err := new(net.Dialer).DialContext(ctx, "udp", p.Addr.String())
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
-	if p.proxy != 0 {
-		send = slices.Concat(proxyproto.AppendLocal(nil, p.proxy), send)
+	if p.Proxy != 0 {
+		send = slices.Concat(proxyproto.AppendLocal(nil, p.Proxy), send)
 	}
 	if _, err = c.Write(send); err != nil {
 		return err
