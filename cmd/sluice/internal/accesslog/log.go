@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/internal/look"
 )
@@ -27,16 +28,6 @@ const (
 	// gather is how long a line may wait for others, which are written with it: to wake a goroutine for each costs a
 	// busy loop a third of its connections.
 	gather = 10 * time.Millisecond
-)
-
-// Stdout is the path that stands for standard output.
-const Stdout = "-"
-
-// The formats.
-const (
-	JSON    = "json"
-	TCPLog  = "tcplog"
-	Formats = JSON + " or " + TCPLog
 )
 
 // entry is what has ended, and when.
@@ -78,10 +69,10 @@ type Log struct {
 func Open(path, format string, loops int, stdout io.Writer, failed func(error)) (*Log, error) {
 	l := &Log{format: appendJSON, failed: failed, queues: make([]queue, loops+1), ended: make(chan struct{}),
 		path: path, to: stdout, broken: make(chan os.Signal, 1)}
-	if format == TCPLog {
+	if format == config.LogTCPLog {
 		l.format = appendTCPLog
 	}
-	if path == Stdout {
+	if path == config.Stdout {
 		signal.Notify(l.broken, syscall.SIGPIPE) // else the process ends with who reads from it (os/signal)
 		return l, nil
 	}

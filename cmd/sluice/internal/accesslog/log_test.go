@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/lines"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
@@ -67,7 +68,7 @@ func TestLog(t *testing.T) { synctest.Test(t, testLog) } // in whose time a seco
 
 func testLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "access.log")
-	l, err := Open(path, JSON, 2, nil, func(err error) { t.Error(err) })
+	l, err := Open(path, config.LogJSON, 2, nil, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func (s stuck) Write([]byte) (int, error) {
 func TestStuck(t *testing.T) {
 	s := stuck{make(chan struct{})}
 	var reports []error
-	l, err := Open(Stdout, TCPLog, 1, s, func(err error) { reports = append(reports, err) })
+	l, err := Open(config.Stdout, config.LogTCPLog, 1, s, func(err error) { reports = append(reports, err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestFull(t *testing.T) {
 	for _, room := range []int{0, 10, 150} {
 		to := &filling{room: room}
 		var reports []error
-		l, err := Open(Stdout, JSON, 1, to, func(err error) { reports = append(reports, err) })
+		l, err := Open(config.Stdout, config.LogJSON, 1, to, func(err error) { reports = append(reports, err) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +226,7 @@ func testCannotFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var reports []error
-	l, err := Open(filepath.Join(dir, "access.log"), JSON, 1, nil, func(err error) { reports = append(reports, err) })
+	l, err := Open(filepath.Join(dir, "access.log"), config.LogJSON, 1, nil, func(err error) { reports = append(reports, err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +266,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(brokenVar) == "" {
 		os.Exit(m.Run())
 	}
-	l, err := Open(Stdout, JSON, 1, os.Stdout, func(error) {})
+	l, err := Open(config.Stdout, config.LogJSON, 1, os.Stdout, func(error) {})
 	if err != nil {
 		os.Exit(1)
 	}

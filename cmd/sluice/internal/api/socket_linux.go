@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 )
 
 // ErrTaken means that another process serves its API at the path.
@@ -24,7 +24,7 @@ func Listen(path string, takeOver bool) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := handover.Private(dir); err != nil {
+	if err := node.Private(dir); err != nil {
 		return nil, err
 	}
 	if err := free(path, takeOver); err != nil {

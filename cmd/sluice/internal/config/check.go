@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter/sysctl"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
@@ -348,8 +347,8 @@ func (s *settings) checkNFTables() {
 }
 
 func (s *settings) checkLog() {
-	if f := s.AccessLog.Format; f != accesslog.JSON && f != accesslog.TCPLog {
-		s.reject("access-log-format", "%q is unknown: give %s", f, accesslog.Formats)
+	if f := s.AccessLog.Format; f != LogJSON && f != LogTCPLog {
+		s.reject("access-log-format", "%q is unknown: give %s", f, logFormats)
 	}
 	if s.AccessLog.File == "" {
 		s.reject("access-log-file", "it is empty: give a file, or - for standard output")

@@ -57,10 +57,20 @@ type Config struct {
 	AccessLog AccessLog
 }
 
+// Stdout is the file of the access log that stands for standard output.
+const Stdout = "-"
+
+// The formats of the access log.
+const (
+	LogJSON    = "json"
+	LogTCPLog  = "tcplog"
+	logFormats = LogJSON + " or " + LogTCPLog
+)
+
 // AccessLog says where connections and flows are logged that have ended, and in what form. Which, Policies say.
 type AccessLog struct {
-	File   string // accesslog.Stdout: standard output
-	Format string // accesslog.JSON or TCPLog
+	File   string // Stdout: standard output
+	Format string // LogJSON or LogTCPLog
 	Sample int    // one of so many, of those that have ended as they should
 }
 

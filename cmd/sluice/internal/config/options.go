@@ -14,7 +14,6 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -419,7 +418,7 @@ func declare() (*settings, []group) {
 	s.DataPath.Outlier = lb.DefaultOutlier
 	s.DataPath.Stabilization = 30 * time.Second
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
-	s.AccessLog = AccessLog{File: accesslog.Stdout, Format: accesslog.JSON, Sample: 1}
+	s.AccessLog = AccessLog{File: Stdout, Format: LogJSON, Sample: 1}
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime, s.markMask = 10*time.Minute, fmt.Sprintf("%#x", uint32(queue.Mask))
 	s.Metrics.Services, s.Metrics.Families = 1000, BasicFamilies

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 )
 
 // networkNamespace names the network namespace that we are in (namespaces(7)).
@@ -80,7 +82,7 @@ func listen(fd int, path string) (*Socket, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := Private(dir); err != nil {
+	if err := node.Private(dir); err != nil {
 		return nil, err
 	}
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
@@ -98,23 +100,6 @@ func listen(fd int, path string) (*Socket, error) {
 		return nil, err
 	}
 	return &Socket{path: path, file: os.NewFile(uintptr(fd), path), ino: st.Ino}, nil
-}
-
-// Private refuses a directory in which other users could put a file of theirs: a socket at which
-// they take over, or a link that is followed.
-func Private(dir string) error {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return fmt.Errorf("look at directory %s: %w", dir, err)
-	}
-	if uid := os.Geteuid(); st.Uid != 0 && int(st.Uid) != uid {
-		return fmt.Errorf("directory %s is that of user %d, and we are %d: others could take over", dir, st.Uid, uid)
-	}
-	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("directory %s can be written by other users (mode %#o), who could take over: give one of "+
-			"mode 0700", dir, st.Mode&0o7777)
-	}
-	return nil
 }
 
 // Close ends the connections that have not been accepted. The file stays.

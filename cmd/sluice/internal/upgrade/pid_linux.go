@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 )
 
 // pidFile is the path of --pid-file; empty: there is none.
@@ -24,7 +24,7 @@ func (f pidFile) prepare() error {
 	if f == "" {
 		return nil
 	}
-	err := handover.Private(filepath.Dir(string(f)))
+	err := node.Private(filepath.Dir(string(f)))
 	if err == nil {
 		err = f.write()
 	}
