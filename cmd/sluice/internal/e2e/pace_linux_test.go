@@ -54,7 +54,8 @@ func TestMinSyncPeriod(t *testing.T) {
 		publish("four", "10.96.0.84", l.Pods[0])
 		if mode == "userspace" {
 			l.Eventually("other endpoints are in force", served(lab.WebIP, l.Pods[1]))
-			if n := l.Metric("kubeproxy_sync_proxy_rules_service_changes_pending"); n == 0 && time.Since(begin) < period {
+			n := l.Metric("kubeproxy_sync_proxy_rules_service_changes_pending")
+			if n == 0 && time.Since(begin) < period {
 				t.Error("nothing waits any more")
 			}
 		}
