@@ -61,13 +61,7 @@ func Gateway(ipv6 bool) netip.Addr {
 // Alone is the prefix that one address is.
 func Alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// lanAddrs returns the addresses of host n on the network between the nodes and
-// the clients; podAddrs those of host n on the pod network of node.
-func lanAddrs(n int) (netip.Addr, netip.Addr) {
-	return netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)),
-		netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", n))
-}
-
+// podAddrs returns the addresses of host n on the pod network of node.
 func podAddrs(node, n int) (netip.Addr, netip.Addr) {
 	return netip.MustParseAddr(fmt.Sprintf("10.244.%d.%d", node, n)),
 		netip.MustParseAddr(fmt.Sprintf("2001:db8:244:%d::%d", node, n))

@@ -228,3 +228,9 @@ func count(n, standard int) int {
 	}
 	return max(n, 0)
 }
+
+// lanAddrs returns the addresses of host n on the network between the nodes and the clients.
+func lanAddrs(n int) (netip.Addr, netip.Addr) {
+	return netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)),
+		netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", n))
+}

@@ -148,32 +148,28 @@ func TestDrain(t *testing.T) {
 func TestDrainInKernel(t *testing.T) {
 	testbed.VM(t)
 	t.Parallel()
-	for _, mode := range []string{"queue", "nftables", "iptables", "ipvs"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			lab.NeedMode(t, mode)
-			run := filepath.Join(t.TempDir(), "run")
-			l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}
-			l.Mode = mode
-			l.ServeWeb()
-			for _, pod := range l.Pods {
-				testbed.Keep(t)(pod.EchoTCP(":9090"))
-			}
-			l.Publish("echo", echoAddr, "TCP", "", 9090, l.Pods...)
-			slice := testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...)
-			slice = strings.Replace(slice, "]\n", "]\n  nodeName: worker-1\n", 1)
-			l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), slice)
-			l.Start("--handover-socket", filepath.Join(run, "handover.sock"))
-			l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
-			l.run("drain", "node/worker-1")
-			if got := answers(l.Lab, 30); got["pod-0"] || got[""] || len(got) != 2 {
-				t.Errorf("with the node drained %v answer", got)
-			}
-			l.run("drain", "node/worker-1", "--undo")
-			l.Eventually("it is back", func() bool { return answers(l.Lab, 20)["pod-0"] })
-			l.endsInKernel()
-		})
-	}
+	lab.EachMode(t, []string{"queue", "nftables", "iptables", "ipvs"}, func(t *testing.T, mode string) {
+		run := filepath.Join(t.TempDir(), "run")
+		l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}
+		l.Mode = mode
+		l.ServeWeb()
+		for _, pod := range l.Pods {
+			testbed.Keep(t)(pod.EchoTCP(":9090"))
+		}
+		l.Publish("echo", echoAddr, "TCP", "", 9090, l.Pods...)
+		slice := testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...)
+		slice = strings.Replace(slice, "]\n", "]\n  nodeName: worker-1\n", 1)
+		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), slice)
+		l.Start("--handover-socket", filepath.Join(run, "handover.sock"))
+		l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
+		l.run("drain", "node/worker-1")
+		if got := answers(l.Lab, 30); got["pod-0"] || got[""] || len(got) != 2 {
+			t.Errorf("with the node drained %v answer", got)
+		}
+		l.run("drain", "node/worker-1", "--undo")
+		l.Eventually("it is back", func() bool { return answers(l.Lab, 20)["pod-0"] })
+		l.endsInKernel()
+	})
 }
 
 // echoAddr is where Service echo is.

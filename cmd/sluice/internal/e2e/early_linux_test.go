@@ -81,73 +81,66 @@ func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered f
 func TestAskedTooEarly(t *testing.T) {
 	testbed.VM(t)
 	t.Parallel()
-	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			lab.NeedMode(t, mode)
-			l := lab.New(t, testbed.Config{RemotePods: 1})
-			l.Mode = mode
-			l.ServeWeb()
-			testbed.Keep(t)(l.RemotePods[0].WhoTCP(":8080")) // which answers by us only if it is we who ask
-			l.Start("--cluster-cidr=10.244.0.0/16,2001:db8:244::/48")
-			answered := askEarly(l, []*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
-			l.Write("early.yaml", earlyService,
-				testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.RemotePods...)...))
-			answered()
-		})
-	}
+	lab.EachMode(t, []string{"userspace", "queue", "nftables", "iptables", "ipvs"}, func(t *testing.T, mode string) {
+		l := lab.New(t, testbed.Config{RemotePods: 1})
+		l.Mode = mode
+		l.ServeWeb()
+		testbed.Keep(t)(l.RemotePods[0].WhoTCP(":8080")) // which answers by us only if it is we who ask
+		l.Start("--cluster-cidr=10.244.0.0/16,2001:db8:244::/48")
+		answered := askEarly(l, []*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
+		l.Write("early.yaml", earlyService,
+			testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.RemotePods...)...))
+		answered()
+	})
 }
 
 // TestEstablishedElsewhere: a connection to who has an external address himself goes on
 // when a Service comes that has the address too.
 func TestEstablishedElsewhere(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"userspace", "iptables"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			l := lab.New(t, testbed.Config{})
-			l.Mode = mode
-			l.ServeWeb()
-			l.Start()
-			// pod-1 has the address, and answers by the node.
-			host := l.Pods[1]
-			for _, c := range []*testbed.Cmd{
-				host.Command(t.Context(), "ip", "address", "add", "198.51.100.90/32", "dev", "lo"),
-				l.Node.Command(t.Context(), "ip", "route", "add", "198.51.100.90/32", "via", host.Addr4.String()),
-			} {
-				if out, err := c.CombinedOutput(); err != nil {
-					t.Fatalf("%v: %s", err, out)
-				}
+	lab.EachMode(t, []string{"userspace", "iptables"}, func(t *testing.T, mode string) {
+		l := lab.New(t, testbed.Config{})
+		l.Mode = mode
+		l.ServeWeb()
+		l.Start()
+		// pod-1 has the address, and answers by the node.
+		host := l.Pods[1]
+		for _, c := range []*testbed.Cmd{
+			host.Command(t.Context(), "ip", "address", "add", "198.51.100.90/32", "dev", "lo"),
+			l.Node.Command(t.Context(), "ip", "route", "add", "198.51.100.90/32", "via", host.Addr4.String()),
+		} {
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
 			}
-			testbed.Keep(t)(host.EchoTCP("198.51.100.90:80"))
-			c, err := l.Client.Dial(t.Context(), "tcp", earlyExternal)
-			testbed.Check(t, err)
-			defer c.Close()
-			testbed.Check(t, c.SetDeadline(time.Now().Add(4*testbed.Patience)))
-			in := bufio.NewReader(c)
-			ask := func(line string) {
-				t.Helper()
-				if _, err := fmt.Fprintln(c, line); err != nil {
-					t.Fatal(err)
-				}
-				if got, err := in.ReadString('\n'); got != line+"\n" {
-					t.Fatalf("%q, %v; want %q", got, err, line)
-				}
+		}
+		testbed.Keep(t)(host.EchoTCP("198.51.100.90:80"))
+		c, err := l.Client.Dial(t.Context(), "tcp", earlyExternal)
+		testbed.Check(t, err)
+		defer c.Close()
+		testbed.Check(t, c.SetDeadline(time.Now().Add(4*testbed.Patience)))
+		in := bufio.NewReader(c)
+		ask := func(line string) {
+			t.Helper()
+			if _, err := fmt.Fprintln(c, line); err != nil {
+				t.Fatal(err)
 			}
-			ask("before")
-			// When this is answered the kernel has forgotten what it is to forget.
-			answered := askEarly(l, []*testbed.Host{l.Client}, earlyAddr)
-			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
-			answered()
-			if name, err := l.Client.Who(earlyExternal); err != nil {
-				t.Errorf("the Service: %q, %v", name, err)
+			if got, err := in.ReadString('\n'); got != line+"\n" {
+				t.Fatalf("%q, %v; want %q", got, err, line)
 			}
-			ask("after")
-			if n := tracked(l, unix.IPPROTO_TCP, earlyExternal); n != 1 {
-				t.Errorf("%d entries that are not translated, want that of the connection", n)
-			}
-		})
-	}
+		}
+		ask("before")
+		// When this is answered the kernel has forgotten what it is to forget.
+		answered := askEarly(l, []*testbed.Host{l.Client}, earlyAddr)
+		l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+		answered()
+		if name, err := l.Client.Who(earlyExternal); err != nil {
+			t.Errorf("the Service: %q, %v", name, err)
+		}
+		ask("after")
+		if n := tracked(l, unix.IPPROTO_TCP, earlyExternal); n != 1 {
+			t.Errorf("%d entries that are not translated, want that of the connection", n)
+		}
+	})
 }
 
 // sendINIT sends an INIT to addr, always the same one, and reports whether the answer is an
@@ -175,40 +168,37 @@ func sendINIT(c *net.IPConn, addr netip.AddrPort) (bool, error) {
 func TestSCTPAskedTooEarly(t *testing.T) {
 	testbed.VM(t)
 	t.Parallel()
-	for _, mode := range []string{"userspace", "iptables"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			ends := testbed.NewSCTPEnds(t)
-			l := lab.New(t, testbed.Config{Pods: 1})
-			l.Mode = mode
-			l.ServeWeb()
-			ends.Echo(t, l.Pods[0])
-			l.Start()
-			// By now the kernel has loaded conntrack. Which of the states it is depends on the kernel.
-			for _, state := range []string{"closed", "cookie_wait"} {
-				testbed.Check(t, l.Node.Sysctl("net.netfilter.nf_conntrack_sctp_timeout_"+state, "600"))
-			}
-			addr := netip.MustParseAddrPort("10.96.0.38:3868")
-			var c *net.IPConn
-			err := l.Client.Do(func() (err error) {
-				c, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: addr.Addr().AsSlice()})
-				return err
-			})
-			testbed.Check(t, err)
-			defer c.Close()
-			if answered, err := sendINIT(c, addr); answered || err != nil {
-				t.Fatalf("nobody answers: %v, %v", answered, err)
-			}
-			if n := tracked(l, unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
-				t.Fatalf("%d entries of the INIT, want 1", n)
-			}
-			l.Write("sig.yaml", lab.SCTPService,
-				testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(l.Pods...)...))
-			l.Eventually("the INIT is answered", func() bool {
-				answered, err := sendINIT(c, addr)
-				testbed.Check(t, err)
-				return answered
-			})
+	lab.EachMode(t, []string{"userspace", "iptables"}, func(t *testing.T, mode string) {
+		ends := testbed.NewSCTPEnds(t)
+		l := lab.New(t, testbed.Config{Pods: 1})
+		l.Mode = mode
+		l.ServeWeb()
+		ends.Echo(t, l.Pods[0])
+		l.Start()
+		// By now the kernel has loaded conntrack. Which of the states it is depends on the kernel.
+		for _, state := range []string{"closed", "cookie_wait"} {
+			testbed.Check(t, l.Node.Sysctl("net.netfilter.nf_conntrack_sctp_timeout_"+state, "600"))
+		}
+		addr := netip.MustParseAddrPort("10.96.0.38:3868")
+		var c *net.IPConn
+		err := l.Client.Do(func() (err error) {
+			c, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: addr.Addr().AsSlice()})
+			return err
 		})
-	}
+		testbed.Check(t, err)
+		defer c.Close()
+		if answered, err := sendINIT(c, addr); answered || err != nil {
+			t.Fatalf("nobody answers: %v, %v", answered, err)
+		}
+		if n := tracked(l, unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
+			t.Fatalf("%d entries of the INIT, want 1", n)
+		}
+		l.Write("sig.yaml", lab.SCTPService,
+			testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(l.Pods...)...))
+		l.Eventually("the INIT is answered", func() bool {
+			answered, err := sendINIT(c, addr)
+			testbed.Check(t, err)
+			return answered
+		})
+	})
 }

@@ -139,29 +139,26 @@ func testSCTP(t *testing.T, mode string) {
 func TestSCTPEndpointDies(t *testing.T) {
 	testbed.VM(t)
 	t.Parallel()
-	for _, mode := range []string{"userspace", "queue", "nftables", "iptables"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			ends := testbed.NewSCTPEnds(t)
-			l := lab.New(t, testbed.Config{Pods: 2})
-			l.Mode = mode
-			for i, pod := range l.Pods {
-				ends.Echo(t, pod)
-				l.Write("sig.yaml", lab.SCTPService,
-					testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", pod.Addr4.String()))
-				if i == 0 {
-					l.Start()
-				}
-				c, err := ends.OpenFrom(l.Client, 3902, netip.MustParseAddrPort("10.96.0.38:3868"))
-				testbed.Check(t, err)
-				if err := c.Ask("hello " + pod.Name); err != nil {
-					t.Error(err)
-				}
-				testbed.Check(t, pod.Blackhole(true))
-				c.Abandon()
+	lab.EachMode(t, []string{"userspace", "queue", "nftables", "iptables"}, func(t *testing.T, mode string) {
+		ends := testbed.NewSCTPEnds(t)
+		l := lab.New(t, testbed.Config{Pods: 2})
+		l.Mode = mode
+		for i, pod := range l.Pods {
+			ends.Echo(t, pod)
+			l.Write("sig.yaml", lab.SCTPService,
+				testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", pod.Addr4.String()))
+			if i == 0 {
+				l.Start()
 			}
-		})
-	}
+			c, err := ends.OpenFrom(l.Client, 3902, netip.MustParseAddrPort("10.96.0.38:3868"))
+			testbed.Check(t, err)
+			if err := c.Ask("hello " + pod.Name); err != nil {
+				t.Error(err)
+			}
+			testbed.Check(t, pod.Blackhole(true))
+			c.Abandon()
+		}
+	})
 }
 
 // An engine that cannot be had ends the start, and says why.

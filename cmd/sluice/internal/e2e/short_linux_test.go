@@ -15,13 +15,7 @@ import (
 func TestShortForm(t *testing.T) {
 	testbed.VM(t)
 	t.Parallel()
-	for _, mode := range []string{"userspace", "queue", "nftables", "iptables", "ipvs"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			lab.NeedMode(t, mode)
-			testShortForm(t, mode)
-		})
-	}
+	lab.EachMode(t, []string{"userspace", "queue", "nftables", "iptables", "ipvs"}, testShortForm)
 }
 
 func testShortForm(t *testing.T, mode string) {

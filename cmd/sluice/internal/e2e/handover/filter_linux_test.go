@@ -17,12 +17,7 @@ func TestPacketFilterChanges(t *testing.T) {
 	n.Lab.Start(append(args, "iptables")...)
 	n.Eventually("the program can be upgraded", func() bool { return n.pid() != 0 })
 	const flows, times = 10, 4
-	l.hold(l.addr(0, 9000), 50)
-	for range flows {
-		l.ask(l.addr(0, 53))
-	}
-	l.connect(n.Client, l.addr(0, 80), 50)
-	l.connect(n.Node, l.addr(0, 80), 50)
+	l.begin(50, flows)
 	for i := range times {
 		filter, table := "iptables", false
 		if i%2 == 0 {
@@ -40,11 +35,5 @@ func TestPacketFilterChanges(t *testing.T) {
 			t.Errorf("%s is not said to steer", filter)
 		}
 	}
-	l.end()
-	l.kept(flows)
-	sent, lost, strange := l.settled()
-	t.Logf("%d connections held, %d new ones, %d UDP questions", l.held, l.fresh.Load(), sent)
-	if l.failed.Load()+lost+strange > 0 {
-		t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", l.failed.Load(), lost, strange)
-	}
+	l.endWell(flows)
 }

@@ -431,6 +431,32 @@ func (g *load) kept(flows int) {
 	}
 }
 
+// begin holds connections, asks in so many flows, and connects anew from a client and from the node.
+func (g *load) begin(held, flows int) {
+	g.hold(g.addr(0, 9000), held)
+	for range flows {
+		g.ask(g.addr(0, 53))
+	}
+	g.connect(g.Client, g.addr(0, 80), 50)
+	g.connect(g.Node, g.addr(0, 80), 50)
+}
+
+// endWell ends what begin has begun, of which nothing may have been lost.
+func (g *load) endWell(flows int) {
+	g.end()
+	g.kept(flows)
+	g.nothingLost()
+}
+
+func (g *load) nothingLost() {
+	sent, lost, strange := g.settled()
+	g.T.Logf("%d connections held, %d new ones, %d UDP questions, %d lost", g.held, g.fresh.Load(), sent, lost)
+	if g.failed.Load()+lost+strange > 0 {
+		g.T.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be",
+			g.failed.Load(), lost, strange)
+	}
+}
+
 // settled is asked after end: it waits for answers as long as any come.
 func (g *load) settled() (sent, lost, strange int64) {
 	sent, lost, strange = g.asked()

@@ -143,12 +143,7 @@ func TestProcess1HandsOver(t *testing.T) {
 	sig.renew()
 	defer sig.close()
 	const flows = 10
-	l.hold(l.addr(0, 9000), 100)
-	for range flows {
-		l.ask(l.addr(0, 53))
-	}
-	l.connect(n.Client, l.addr(0, 80), 50)
-	l.connect(n.Node, l.addr(0, 80), 50)
+	l.begin(100, flows)
 	const broken = "mode: userspace\nbindAddressHardFail: true\nhealthzBindAddress: 203.0.113.1:10256\n"
 	for _, step := range []struct {
 		what string
@@ -195,13 +190,7 @@ func TestProcess1HandsOver(t *testing.T) {
 		return strings.Contains(page, `"syncPeriod":"34s"`)
 	})
 	n.Eventually("there are two processes", func() bool { return len(c.inside()) == 2 })
-	l.end()
-	l.kept(flows)
-	sent, lost, strange := l.settled()
-	t.Logf("%d connections held, %d new ones, %d UDP questions, %d lost", l.held, l.fresh.Load(), sent, lost)
-	if l.failed.Load()+lost+strange > 0 {
-		t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", l.failed.Load(), lost, strange)
-	}
+	l.endWell(flows)
 	c.kill("1", syscall.SIGTERM)
 	if code := c.ends(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM, want 0", code)

@@ -146,12 +146,7 @@ func TestSystemd(t *testing.T) {
 	n.Write("broken.yaml", testbed.ServiceManifest("other", "10.96.0.84:80", "TCP", ""))
 	s.must("start", "sluice.service")
 	const flows = 10
-	l.hold(l.addr(0, 9000), 100)
-	for range flows {
-		l.ask(l.addr(0, 53))
-	}
-	l.connect(n.Client, l.addr(0, 80), 50)
-	l.connect(n.Node, l.addr(0, 80), 50)
+	l.begin(100, flows)
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -190,13 +185,7 @@ func TestSystemd(t *testing.T) {
 	if restarts := s.get("NRestarts"); restarts != "0" {
 		t.Errorf("restarted %s times", restarts)
 	}
-	l.end()
-	l.kept(flows)
-	sent, lost, strange := l.settled()
-	t.Logf("%d connections held, %d new ones, %d UDP questions, %d lost", l.held, l.fresh.Load(), sent, lost)
-	if l.failed.Load()+lost+strange > 0 {
-		t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", l.failed.Load(), lost, strange)
-	}
+	l.endWell(flows)
 
 	// A process that hangs is ended by the watchdog, and another one serves.
 	hung := s.get("MainPID")

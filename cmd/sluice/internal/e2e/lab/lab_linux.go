@@ -146,6 +146,17 @@ func NeedMode(t *testing.T, mode string) {
 	}
 }
 
+// EachMode runs a test in each of some modes, in parallel.
+func EachMode(t *testing.T, modes []string, test func(t *testing.T, mode string)) {
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			NeedMode(t, mode)
+			test(t, mode)
+		})
+	}
+}
+
 // Command is the program on the node, not started.
 func (l *Lab) Command(args ...string) *testbed.Cmd {
 	name, argv := os.Args[0], args
