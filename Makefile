@@ -53,7 +53,7 @@ demo: build bin/demo ## show Services balanced between hosts made of network nam
 
 docs: ## write the pages that are generated: docs/reference, the chart's README, rules.yaml
 	SLUICE_UPDATE=1 go test -count=1 -run '^(TestPages|TestReadme|TestRulesFile)$$' ./cmd/sluice/internal/reference \
-		./cmd/sluice/internal/metrics ./deploy/helm
+		./cmd/sluice/internal/observe/metrics ./deploy/helm
 
 # The program for other machines, and the programs of bench, a module of its own.
 PLATFORMS = linux-amd64/sluice linux-arm64/sluice windows-amd64/sluice.exe
@@ -154,7 +154,7 @@ fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	.ci/fuzz $(or $(FUZZTIME),30s)
 
 models: ## walk through random changes for MODEL (10000) steps, from new seeds, and steer in every way
-	go test -count=1 -timeout 0 -run '^TestModel$$' ./cmd/sluice/internal/daemon -model.seed 0 -model.steps $(MODEL)
+	go test -count=1 -timeout 0 -run '^TestModel$$' ./cmd/sluice/internal/process/daemon -model.seed 0 -model.steps $(MODEL)
 	go test -count=1 -timeout 0 -run '^Test(Ask)?Model$$' -p 1 ./kernelmodes/iptables ./kernelmodes/nftables -model.changes $(MODEL)
 	go test -count=1 -timeout 0 ./redirect -variants
 

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/command"
 )
 
 // Set by the linker (see Makefile). Empty: what Go has recorded counts.

@@ -68,6 +68,26 @@ const talks = "internal/netfilter/conntrack"
 
 const dataPath = "it must not know how traffic got here, how a backend is chosen, or the other protocols"
 
+// wing is a folder of the program's own packages, which imports those below it.
+func wing(name string, below ...string) layer {
+	ours := slices.Clone(parts)
+	strict := map[string][]string{"control": {"agent"}, "sources": {"policies", "nearest"}} // that have rules of their own
+	for _, dir := range append(below, name) {
+		ours = append(ours, "cmd/sluice/internal/"+dir)
+		for _, one := range strict[dir] {
+			ours = append(ours, "cmd/sluice/internal/"+dir+"/"+one)
+		}
+	}
+	return layer{dir: "cmd/sluice/internal/" + name, ours: ours, theirs: []string{"*"}, why: "the wings of the program import " +
+		"in one direction: process, observe, control, config, sources"}
+}
+
+// testedWith returns a layer whose tests may name a folder besides.
+func (l layer) testedWith(dir string) layer {
+	l.tests = append(l.tests, dir)
+	return l
+}
+
 // layers is the table of import directions.
 var layers = []layer{
 	{dir: "affinity", not: effects, never: foreign, why: "it is a pure leaf: the same calls give the same answers"},
@@ -129,21 +149,26 @@ var layers = []layer{
 		why: "it tests engines on hosts of the testbed",
 	},
 	{dir: "cmd", ours: slices.Concat(parts, []string{"cmd"}), theirs: []string{"*"}, why: "the program puts the packages together and is no library"},
+	wing("process", "observe", "control", "config", "sources"),
+	wing("observe", "control", "config", "sources").testedWith("cmd/sluice/internal/process"), // which has metrics, too
+	wing("control", "sources"),
+	wing("config", "sources"),
+	wing("sources"),
 	{
 		dir: "cmd/sluice/internal/e2e", ours: slices.Concat(parts, []string{"cmd", "internal/testbed"}), theirs: []string{"*"},
 		tests: []string{"kernelmodes/lab"}, why: "it tests the whole program on hosts of the testbed",
 	},
 	{
-		dir: "cmd/sluice/internal/agent", ours: slices.Concat(parts, []string{"cmd/sluice/internal/policies"}),
+		dir: "cmd/sluice/internal/control/agent", ours: slices.Concat(parts, []string{"cmd/sluice/internal/sources/policies"}),
 		theirs: []string{"go.uber.org/zap"}, never: []string{"k8s.io", "sigs.k8s.io"},
 		why: "the order in which a table is applied must not depend on where the table came from",
 	},
 	{
-		dir: "cmd/sluice/internal/policies", ours: []string{"lb", "kernelmodes", "cmd/sluice/internal/nearest"},
+		dir: "cmd/sluice/internal/sources/policies", ours: []string{"lb", "kernelmodes", "cmd/sluice/internal/sources/nearest"},
 		theirs: []string{"go.yaml.in"}, never: []string{"k8s.io", "sigs.k8s.io"},
 		why: "the agent uses it, and what a policy is must not depend on who requests it",
 	},
-	{dir: "cmd/sluice/internal/nearest", not: effects, never: foreign, why: "it compares words"},
+	{dir: "cmd/sluice/internal/sources/nearest", not: effects, never: foreign, why: "it compares words"},
 	{
 		dir: "internal/testbed", never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/google/go-cmp"}),

@@ -23,7 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/manifest"
 )
 
 // deploy is the folder of the repository with what is applied to clusters.

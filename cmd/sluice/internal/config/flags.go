@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/nearest"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/nearest"
 )
 
 // settings is what flags are bound to, before any check.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 

@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/filewatch"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/filewatch"
 )
 
 // quiet is how long the file must rest before it is read.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/command"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/conditions"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 

@@ -8,15 +8,15 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/conditions"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/metrics"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/command"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/conditions"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 

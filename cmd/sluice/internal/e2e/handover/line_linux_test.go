@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/node"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/command"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 )

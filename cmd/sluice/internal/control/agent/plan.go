@@ -1,0 +1,423 @@
+package agent
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// environment is what decides about Services besides themselves.
+type environment struct {
+	mode      Path
+	given     lb.Policies  // for all Services
+	can       [2]abilities // by family
+	direct    [2]bool      // the host holds the service addresses
+	nodePorts []netip.Addr // on which node ports are served; an unspecified one stands for all
+	refusing  bool         // a socket refuses SCTP where no endpoint is (Agent.RefuseSCTP)
+	offload   [2]bool      // by family: what user space forwards goes to the kernel (Agent.Offload)
+	hold      bool         // clients of Services that request nothing else are held while there is no endpoint
+}
+
+// nothing is the piece of a service port that there is not.
+var nothing = new(piece)
+
+// piece is what one service port comes to.
+type piece struct {
+	service *lb.Service
+	choice  Choice
+	sockets []socket
+	entries []redirect.Entry // as if every socket could be opened, and without proxy ports
+	kernel  *lb.Service      // for the engine of the path, with the addresses of node ports; nil: none
+
+	// Once the piece is applied:
+
+	steered  []redirect.Entry // what has been passed to steering
+	carries  bool             // of UDP: flows go on that the path before began
+	unopened []lb.Frontend    // those without the proxy port that they need
+}
+
+// socket is one that a service port needs.
+type socket struct {
+	frontend lb.Frontend
+	proxy    bool // on a proxy port; false: on the address of the frontend itself
+}
+
+// piece says what a service of the table comes to on a path. It is pure.
+func (e *environment) piece(table *lb.Table, s *lb.Service, on Choice) *piece {
+	p := &piece{service: s, choice: on}
+	if slices.Contains(kernelPaths, p.choice.Path) {
+		p.kernel = e.concrete(table, s)
+	}
+	if p.choice.Offloaded {
+		p.kernel = masqueraded(p.kernel)
+	}
+	for i := range s.Addresses {
+		addr := &s.Addresses[i]
+		inside, outside := s.Verdicts(*addr)
+		if p.choice.Path == Userspace && e.holds(s) {
+			inside, outside = held(inside), held(outside)
+		}
+		for _, f := range e.frontends(table, s, addr) {
+			e.serve(p, f, addr, inside, outside)
+		}
+	}
+	return p
+}
+
+// holds reports whether clients of a service wait in user space while there is no endpoint.
+func (e *environment) holds(s *lb.Service) bool {
+	hold := s.Requests().Hold
+	return hold > 0 || hold == 0 && e.hold
+}
+
+// held returns what becomes of clients at an address where those that would be refused wait.
+func held(v lb.Verdict) lb.Verdict {
+	if v == lb.Refuse {
+		return lb.Serve
+	}
+	return v
+}
+
+// serve adds what one frontend needs.
+func (e *environment) serve(p *piece, f lb.Frontend, addr *lb.Address, inside, outside lb.Verdict) {
+	direct := e.direct[family(p.service.IPv6)]
+	userspace := p.choice.Path == Userspace
+	nodePort := addr.Kind == lb.NodePort
+	idle := inside != lb.Serve && outside != lb.Serve
+	sctp := f.Protocol == lb.SCTP
+	switch {
+	case direct && idle: // the host refuses where nothing listens
+		if sctp && e.refusing {
+			p.sockets = append(p.sockets, socket{f, false})
+		}
+		return
+	case nodePort && sctp && !userspace: // a listener of ours may answer every packet that comes to its port
+		return
+	case nodePort || direct && userspace:
+		p.sockets = append(p.sockets, socket{f, false})
+	}
+	if direct || !userspace && nodePort {
+		return // the kernel does not leave a node port to the socket but by loopback
+	}
+	entry := redirect.Entry{Frontend: f, ClusterIP: addr.Kind == lb.ClusterIP}
+	entry.DropOutside = userspace && !idle && outside == lb.Drop
+	switch {
+	case !userspace: // what else is asked of the address is refused
+	case idle && inside == lb.Refuse:
+		entry.Action = redirect.Refuse
+	case idle:
+		entry.Action = redirect.Drop
+	case nodePort:
+		entry.Action = redirect.Accept
+	default:
+		entry.Action = redirect.Redirect
+		if len(addr.Sources) > 0 {
+			entry.Sources = addr.Sources
+		}
+		if f.Protocol != lb.TCP {
+			p.sockets = append(p.sockets, socket{f, true})
+		}
+	}
+	p.entries = append(p.entries, entry)
+}
+
+// frontends returns what clients ask for at an address: for a node port one for each
+// address on which node ports are served. An exact address takes precedence over it.
+func (e *environment) frontends(table *lb.Table, s *lb.Service, addr *lb.Address) []lb.Frontend {
+	if addr.Kind != lb.NodePort {
+		return []lb.Frontend{{Protocol: s.Protocol, Addr: addr.Addr}}
+	}
+	var out []lb.Frontend
+	for _, ip := range e.nodePorts {
+		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, addr.Addr.Port())}
+		if ip.Is6() != s.IPv6 {
+			continue
+		}
+		if _, owner, ok := table.Lookup(f); ok && owner.Kind == lb.NodePort {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// concrete returns a service with its node port as the addresses on which it is served.
+func (e *environment) concrete(table *lb.Table, s *lb.Service) *lb.Service {
+	nodePort := func(a lb.Address) bool { return a.Kind == lb.NodePort }
+	if !slices.ContainsFunc(s.Addresses, nodePort) {
+		return s
+	}
+	out := *s
+	out.Addresses = make([]lb.Address, 0, len(s.Addresses)+len(e.nodePorts))
+	for _, addr := range s.Addresses {
+		for _, f := range e.frontends(table, s, &addr) {
+			served := addr
+			served.Addr = f.Addr
+			out.Addresses = append(out.Addresses, served)
+		}
+	}
+	return &out
+}
+
+// servicePort is a service port that is applied, or is to be.
+type servicePort struct {
+	service *lb.Service // of the table
+	gone    bool        // from the table, which had this last
+	piece   *piece      // that is applied, or nothing
+	dirty   bool        // its piece may not be that of the table
+	said    said
+}
+
+// said is what was last reported of a service port: each is reported when it begins, is another, or is over.
+type said struct {
+	fallback Fallback             // zero: it is on the path that was requested
+	policies []policies.Shortfall // that its path does not have
+	loop     []netip.AddrPort     // its endpoints that lead back to Sluice
+	own      netip.Addr           // its address that is the node's own
+	loses    bool                 // addresses to others
+}
+
+func (x *servicePort) id() lb.ID { return x.service.ID }
+
+// change is a service port whose piece may be another one.
+type change struct {
+	port     *servicePort
+	old, now *piece
+}
+
+func (c *change) id() lb.ID { return c.port.id() }
+
+// differs reports whether sockets, steering or engines have to change.
+func (c *change) differs() bool {
+	old, now := c.old, c.now
+	return old.choice.Path != now.choice.Path || !slices.Equal(old.sockets, now.sockets) ||
+		!slices.EqualFunc(old.entries, now.entries, redirect.Entry.Equal) ||
+		now.kernel != nil && !now.kernel.Equal(old.kernel)
+}
+
+// Plan says what is to change.
+type Plan struct {
+	whole   bool // every service port is in changes
+	changes []change
+	table   *lb.Table
+	node    lb.Node
+	env     environment
+	kept    map[lb.ID]Choice // of Services that would be elsewhere by now (settling)
+	pieces  map[lb.ID]*piece // those of changes, once pieceAt was called
+}
+
+func (p *Plan) keep(id lb.ID, c Choice) {
+	if p.kept == nil {
+		p.kept = make(map[lb.ID]Choice)
+	}
+	p.kept[id] = c
+}
+
+// choose decides the path of a Service.
+func (p *Plan) choose(s *lb.Service) Choice {
+	if c, ok := p.kept[s.ID]; ok {
+		return c
+	}
+	return p.env.choose(s)
+}
+
+// writes reports whether executing the plan means to write rules.
+func (p *Plan) writes() bool {
+	return slices.ContainsFunc(p.changes, func(c change) bool { return c.differs() })
+}
+
+// planner remembers what is applied, and which service ports are to be looked at.
+type planner struct {
+	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
+	settling
+
+	table *lb.Table // what is requested; nil: nothing is yet
+	prior *lb.Table // whose owners keep their addresses in the first table; nil: there is none
+	node  lb.Node
+	env   environment
+	ports map[lb.ID]*servicePort
+	mu    sync.RWMutex // held to write ports and their pieces, and by other goroutines to read them
+	dirty []*servicePort
+	noted int  // how many are dirty since a plan was last executed
+	whole bool // all pieces may be others
+}
+
+// pieceAt returns the piece that has a frontend when the plan is carried out, and the address there; or nothing.
+func (p *planner) pieceAt(plan *Plan, f lb.Frontend) (*piece, *lb.Address) {
+	s, owned, ok := plan.table.Lookup(f)
+	if !ok {
+		return nothing, new(lb.Address)
+	}
+	if plan.pieces == nil {
+		plan.pieces = make(map[lb.ID]*piece, len(plan.changes))
+		for i := range plan.changes {
+			plan.pieces[plan.changes[i].id()] = plan.changes[i].now
+		}
+	}
+	if now := plan.pieces[s.ID]; now != nil {
+		return now, owned
+	}
+	if x := p.ports[s.ID]; x != nil {
+		return x.piece, owned
+	}
+	return nothing, owned
+}
+
+// next makes the table of services, and notes what differs from the one before.
+func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (lb.Delta, error) {
+	var table *lb.Table
+	var delta lb.Delta
+	var err error
+	switch {
+	case p.table != nil:
+		table, delta, err = p.table.Next(services, node)
+	case p.prior != nil:
+		table, delta, err = p.prior.Anew(services, node)
+		p.prior = nil
+	default:
+		table, delta, err = new(lb.Table).Anew(services, node)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ports == nil {
+		p.ports = make(map[lb.ID]*servicePort)
+	}
+	p.table, p.node = table, node
+	if delta.Whole {
+		p.whole = true
+		for _, x := range p.ports {
+			x.gone = true
+			p.mark(x)
+		}
+		for _, s := range delta.Added {
+			p.note(s, false)
+		}
+		return delta, err
+	}
+	for _, s := range delta.Added {
+		p.note(s, false)
+		p.overlaps(s, env.nodePorts)
+	}
+	for _, s := range delta.Removed {
+		p.note(s, true)
+		p.overlaps(s, env.nodePorts)
+	}
+	for _, c := range delta.Changed {
+		p.note(c.New, false)
+		p.overlaps(c.New, env.nodePorts)
+		if c.Addresses {
+			p.overlaps(c.Old, env.nodePorts)
+		}
+	}
+	p.noted += len(delta.Added) + len(delta.Removed) + len(delta.Changed)
+	return delta, err
+}
+
+// note notes what a service port is now, or has been until it went.
+func (p *planner) note(s *lb.Service, gone bool) {
+	x := p.ports[s.ID]
+	if x == nil {
+		x = &servicePort{piece: nothing}
+		p.ports[s.ID] = x
+	}
+	x.service, x.gone = s, gone
+	p.mark(x)
+}
+
+func (p *planner) mark(x *servicePort) {
+	if !x.dirty {
+		x.dirty = true
+		p.dirty = append(p.dirty, x)
+	}
+}
+
+// overlaps marks the services whose node ports are at an exact address of one.
+func (p *planner) overlaps(s *lb.Service, nodePorts []netip.Addr) {
+	for i := range s.Addresses {
+		addr := s.Addresses[i].Addr
+		if s.Addresses[i].Kind == lb.NodePort || !slices.Contains(nodePorts, addr.Addr()) {
+			continue
+		}
+		everywhere := netip.IPv4Unspecified()
+		if s.IPv6 {
+			everywhere = netip.IPv6Unspecified()
+		}
+		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(everywhere, addr.Port())}
+		if owner, _, ok := p.table.Lookup(f); ok {
+			if x := p.ports[owner.ID]; x != nil { // else it is noted after this one
+				p.mark(x)
+			}
+		}
+	}
+}
+
+// reconsider marks those of some services that the kernel forwards, and reports whether there are any.
+func (p *planner) reconsider(ids []lb.ID) (any bool) {
+	for _, id := range ids {
+		if x := p.ports[id]; x != nil && x.piece.kernel != nil {
+			p.mark(x)
+			p.noted++
+			any = true
+		}
+	}
+	return any
+}
+
+// plan compares what is applied with what the table comes to. It changes nothing.
+func (p *planner) plan(env *environment) *Plan {
+	plan := &Plan{whole: p.whole || !reflect.DeepEqual(env, &p.env), table: p.table, node: p.node, env: *env}
+	ports := p.dirty
+	if plan.whole {
+		ports = make([]*servicePort, 0, len(p.ports))
+		for i := range p.table.Len() {
+			ports = append(ports, p.ports[p.table.At(i).ID])
+		}
+		for _, x := range p.dirty {
+			if x.gone {
+				ports = append(ports, x)
+			}
+		}
+	}
+	plan.changes = make([]change, len(ports))
+	for i, x := range ports {
+		now := nothing
+		if !x.gone {
+			choice := p.steady(x.service, x.piece.choice, env.choose(x.service), env)
+			if choice.until != 0 {
+				plan.keep(x.service.ID, choice)
+			}
+			now = env.piece(p.table, x.service, choice)
+			if now.kernel != nil && p.healthy != nil {
+				now.kernel = p.healthy(now.kernel)
+			}
+		}
+		plan.changes[i] = change{x, x.piece, now}
+	}
+	return plan
+}
+
+// executed notes that a plan is executed. The service ports of lacking are looked at again, and those that settle.
+func (p *planner) executed(plan *Plan, lacking []*servicePort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range plan.changes {
+		c := &plan.changes[i]
+		if c.port.piece, c.port.dirty = c.now, false; c.port.gone {
+			delete(p.ports, c.id())
+		}
+	}
+	clear(p.dirty) // lets go of what has gone
+	p.env, p.whole, p.dirty, p.noted = plan.env, false, p.dirty[:0], 0
+	for _, x := range lacking {
+		p.mark(x)
+	}
+	for i := range plan.changes {
+		if c := &plan.changes[i]; c.now.choice.until != 0 {
+			p.mark(c.port)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/accesslog"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/node"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+// sharesOf returns what one Service and one client may have of what there is for all.
+func sharesOf(c *config.DataPath) shares.Shares {
+	return shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
+}
+
+// dataPath is the servers that relay, and what they share.
+type dataPath struct {
+	loops  *eventloop.Group // nil where connections are served by goroutines
+	budget eventloop.Budget
+	lb     *lb.Balancer
+	tcp    *tcp.Server
+	udp    *udp.Server
+	sctp   *sctp.Server
+	access *accesslog.Log
+}
+
+// openDataPath starts the loops and makes the servers, which listen nowhere yet. After an
+// error nothing is left running.
+func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
+	c, to := &all.DataPath, &all.AccessLog
+	loops, err := node.NewLoops(c.Loops)
+	if err != nil {
+		return nil, err
+	}
+	d := &dataPath{loops: loops, lb: &lb.Balancer{Seed: uint64(time.Now().UnixNano()), Outlier: c.Outlier,
+		Defaults: c.Policies, Loops: len(loops.Loops()), Timed: all.Metrics.Histograms}}
+	if c.BusyPoll > 0 {
+		if err := loops.BusyPoll(c.BusyPoll); err != nil {
+			log.Warn("busy polling of network cards unavailable", zap.Error(err),
+				zap.String("hint", "remove --busy-poll, or set net.core.busy_poll on Linux before 6.9"))
+		}
+	}
+	of := sharesOf(c)
+	if d.access, err = accesslog.Open(to.File, to.Format, c.Loops, os.Stdout, func(err error) {
+		log.Error("the access log is not written as it should be", zap.Error(err))
+	}); err != nil {
+		err = fmt.Errorf("--access-log-file: %w: give a file that Sluice may write", err)
+		return nil, errors.Join(err, loops.Close())
+	}
+	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: of,
+		OriginalDst: redirect.OriginalDst, Log: d.access.Add, LogSample: to.Sample}
+	d.tcp = &tcp.Server{Config: dials}
+	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
+		DisableGSO: gsoDisabled(c, log), Shares: of, Log: d.access.Add, LogSample: to.Sample}
+	if d.udp.MaxFlows, err = node.FlowLimit(); err != nil {
+		log.Warn("UDP flows are bounded by the default", zap.Error(err))
+	}
+	d.sctp = &sctp.Server{Config: sctp.Config{Config: dials}, Engine: c.SCTPEngine,
+		OnEngine: func(engine sctp.Engine, why string) {
+			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
+		}}
+	d.budget.Limit, err = node.FileLimit(c.Loops)
+	// An engine that is asked for is tried now; else the first SCTP Service decides, since
+	// asking the kernel for SCTP loads its module.
+	if err == nil && c.SCTPEngine != sctp.Auto {
+		if err = d.sctp.Choose(); err != nil {
+			err = fmt.Errorf("--sctp-engine=%s: %w", c.SCTPEngine, err)
+		}
+	}
+	if err != nil {
+		_ = d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// room reports whether a Service with sockets for so many ports may have one more, of what all Services may have.
+func (d *dataPath) room(share shares.Percent, have int) bool {
+	_, free := d.budget.Listened()
+	return share.Allows(int64(have), 1, free)
+}
+
+// gsoDisabled reports whether UDP datagrams are sent one by one, as requested or because this
+// host might corrupt them.
+func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
+	if c.UDPGSO != udp.GSOAuto {
+		return c.UDPGSO == udp.GSOOff
+	}
+	why, avoid := udp.AvoidGSO()
+	if avoid {
+		log.Warn("UDP GSO disabled: this host may corrupt GSO batches",
+			zap.String("reason", why), zap.String("hint", "--udp-gso=on enables it"))
+	}
+	return avoid
+}
+
+// listenTCP opens the proxy port of TCP, the same one at each of the addresses: that of a
+// process that crashed, whose rules still lead to it, or else any of the range.
+func (d *dataPath) listenTCP(ports redirect.PortRange, crashed uint16, binds []netip.Addr) (uint16, error) {
+	var got netip.AddrPort
+	bind := func(port uint16) (err error) {
+		var open []netip.AddrPort
+		for _, addr := range binds {
+			if got, err = d.tcp.ListenSteered(netip.AddrPortFrom(addr, port)); err != nil {
+				for _, addr := range open {
+					d.tcp.Unlisten(addr)
+				}
+				return err
+			}
+			open = append(open, got)
+			port = got.Port()
+		}
+		return nil
+	}
+	if crashed != 0 && ports.Contains(crashed) && bind(crashed) == nil {
+		return got.Port(), nil
+	}
+	var err error
+	for range 10 { // the port that the kernel chose for one family may be taken in the other
+		if _, err = ports.Claim(bind); err == nil || ports.Size() > 0 {
+			break
+		}
+	}
+	return got.Port(), err
+}
+
+// active returns how many connections, flows and associations there are.
+func (d *dataPath) active() int64 {
+	return d.tcp.Stats().Active + d.udp.Stats().Active + d.sctp.Stats().Active
+}
+
+// report logs what there is when the process starts to end.
+func (d *dataPath) report(log *zap.Logger, timeout time.Duration) {
+	log.Info("draining", zap.Int64("tcp_connections", d.tcp.Stats().Active),
+		zap.Int64("udp_flows", d.udp.Stats().Active),
+		zap.Int64("sctp_associations", d.sctp.Stats().Active), zap.Duration("timeout", timeout))
+}
+
+// drain stops accepting and waits for what is open, until ctx ends.
+func (d *dataPath) drain(ctx context.Context, log *zap.Logger) {
+	var all sync.WaitGroup
+	for _, shutdown := range []func(context.Context) error{d.tcp.Shutdown, d.udp.Shutdown, d.sctp.Shutdown} {
+		all.Go(func() {
+			if err := shutdown(ctx); err != nil {
+				log.Warn("drain timeout", zap.Error(err))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// close closes the servers, which cuts what is open, and ends the loops.
+func (d *dataPath) close() error {
+	d.tcp.Close()
+	d.udp.Close()
+	d.sctp.Close()
+	if d.loops == nil {
+		return d.access.Close()
+	}
+	return errors.Join(d.loops.Close(), d.access.Close())
+}
