@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -148,6 +149,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 			})
 		})
 		n.Sync(s)
+		n.Reconcile(flows.IPVS, s)
 		if now := who(); now == first {
 			t.Errorf("%s: %s answers after it has gone", family(v6), now)
 		}

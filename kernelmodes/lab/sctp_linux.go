@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
@@ -37,7 +35,7 @@ func (l *Lab) RestartSCTP() {
 		} {
 			s.Backends = step.backends
 			l.Sync(s)
-			l.reconcile(s, step.backends)
+			l.Reconcile(flows.Kernel, s)
 			c, err := ends.OpenFrom(l.Client, port, s.Addresses[0].Addr)
 			testbed.Check(l.T, err)
 			if err := c.Ask(step.name); err != nil {
@@ -51,18 +49,4 @@ func (l *Lab) RestartSCTP() {
 			c.Abandon()
 		}
 	}
-}
-
-// reconcile deletes the associations of a Service whose endpoints are not these, as the program does after each Sync.
-func (l *Lab) reconcile(s lb.Service, backends []lb.Backend) {
-	stale := flows.Stale{Log: zap.NewNop()}
-	now := flows.Place{Kind: flows.Kernel}
-	for _, b := range backends {
-		now.Endpoints = append(now.Endpoints, b.Addr)
-	}
-	stale.Change(lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}, flows.Place{}, now, true)
-	l.Node.DoT(l.T, func() error {
-		stale.Reconcile(&flows.Node{}, func(lb.Frontend) bool { return true })
-		return nil
-	})
 }
