@@ -83,9 +83,9 @@ func wing(name string, below ...string) layer {
 }
 
 // testedWith returns a layer whose tests may name a folder besides.
-func (l layer) testedWith(dir string) layer {
-	l.tests = append(l.tests, dir)
-	return l
+func (m layer) testedWith(dir string) layer {
+	m.tests = append(m.tests, dir)
+	return m
 }
 
 // layers is the table of import directions.
