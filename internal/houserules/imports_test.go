@@ -131,7 +131,8 @@ var layers = []layer{
 	{
 		dir: "internal/flows", ours: []string{"lb", "internal/look", "internal/shares", "internal/netfilter", talks}, never: outside,
 		theirs: []string{"go.uber.org/zap"},
-		why:    "what the kernel forwards is one room: one subscription, one reader, and all who delete entries",
+		why: "what the kernel forwards is one room: one subscription to events, one function that reads the table, " +
+			"and all who delete entries",
 	},
 	{
 		dir: "redirect", ours: []string{"lb", "internal/netfilter", "internal/flows"}, theirs: kernel, never: outside,
