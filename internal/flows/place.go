@@ -47,7 +47,7 @@ type Place struct {
 	OnlyInside bool           // only clients on this node and its pods are let in
 }
 
-// keeps reports whether every flow that may be at a place may stay when it becomes another.
+// keeps reports whether every flow that may be at p may stay when the place of the frontend becomes next.
 func (p Place) keeps(next Place) bool {
 	return p.Kind == next.Kind && p.Port == next.Port && p.Bind == next.Bind && p.OnlyInside == next.OnlyInside &&
 		(p.Sources == nil) == (next.Sources == nil) && slices.Equal(p.Sources, next.Sources) &&

@@ -231,7 +231,7 @@ func (s *sockets) unwanted(plan *Plan) map[lb.Frontend]bool {
 }
 
 // goOn removes from unwanted the proxy ports of UDP whose flows go on: their Services are on kernel paths now, as
-// inKernel says. Proxy ports that went on and have no flow any more are added to unwanted; goOn returns their frontends.
+// inKernel says. It adds those that went on and have no flow any more, and returns their frontends.
 func (s *sockets) goOn(unwanted map[lb.Frontend]bool, inKernel func(lb.Frontend) bool) (ended []lb.Frontend) {
 	goesOn := func(f lb.Frontend) bool { return s.hasFlows(f) && inKernel(f) }
 	for f := range unwanted {
