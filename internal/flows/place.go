@@ -26,8 +26,8 @@ const (
 func (k Kind) inKernel() bool { return k == Kernel || k == IPVS }
 
 // Place says where packets go that begin a flow to a frontend of UDP or SCTP. A flow that has begun stays where it is
-// if a new one would go there. An answered flow of UDP also stays with what served the frontend before, if that is named
-// here: Port, AtSocket, Endpoints.
+// if a new one would go there. An answered flow of UDP also stays with what served the frontend before, if Port,
+// AtSocket or Endpoints name that.
 type Place struct {
 	Kind Kind
 

@@ -48,8 +48,8 @@ func (s *Stale) family(ipv6 bool) *family {
 	return &s.families[0]
 }
 
-// Change notes that a frontend of UDP or SCTP has another place; other protocols are not noted. unknown: it is not known
-// what served the frontend before, so that was may lack some of it.
+// Change notes that a frontend of UDP or SCTP has another place; it passes over other protocols. unknown: it is not
+// known what served the frontend before, so that was may lack some of it.
 func (s *Stale) Change(f lb.Frontend, was, now Place, unknown bool) {
 	if f.Protocol != lb.UDP && f.Protocol != lb.SCTP || !unknown && was.keeps(now) {
 		return

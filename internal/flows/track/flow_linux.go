@@ -151,8 +151,8 @@ func (one *flow) endsOther(e *flows.Entry) {
 	}
 }
 
-// timeout returns how long the endpoint may take to answer: firstProbe or the longer connect-timeout of its Service, and
-// twice as long after each endpoint that has failed, up to a minute.
+// timeout returns how long the endpoint may take to answer: firstProbe, or the connect-timeout of its Service if that
+// is longer; and twice as long after each endpoint that has failed, up to a minute.
 func (one *flow) timeout() int64 {
 	n := 0
 	if one.failed != nil {

@@ -117,7 +117,7 @@ func (t *Tracker) closeSockets() (err error) {
 	return err
 }
 
-// Close stops what Start has begun, and ends all flows: the process that follows them next reads conntrack's table.
+// Close stops what Start has begun, and ends all flows: the process that follows them next reads the table.
 func (t *Tracker) Close() error {
 	if t.stop == nil {
 		return nil
@@ -149,8 +149,8 @@ func (t *Tracker) pause(d time.Duration) bool {
 
 // Stats returns the counters. Any goroutine may call it.
 func (t *Tracker) Stats() Stats {
-	return Stats{Known: t.count.Load(), Rejected: t.rejected.load(), Answered: t.answered.Load(), Refused: t.refused.Load(),
-		Silent: t.silent.Load(), Retried: t.retried.Load()}
+	return Stats{Known: t.count.Load(), Rejected: t.rejected.load(), Answered: t.answered.Load(),
+		Refused: t.refused.Load(), Silent: t.silent.Load(), Retried: t.retried.Load()}
 }
 
 // Choose chooses the endpoint of a flow by its first packet and returns its number; 0: the kernel does not have it yet.
