@@ -303,7 +303,7 @@ func (w *world) holds(f *flow) {
 		f.state == retrying && f.failed == nil || f.service() != w.service.ID ||
 		f.replaced && (w.service.Protocol != lb.UDP || f.state != asked && f.state != answered) ||
 		f.isProbed() != (f.state != patient && f.state != answered) {
-		w.t.Errorf("line %d: %s: %+v", w.line, f, f)
+		w.t.Errorf("line %d: %s: %+v", w.line, f, *f)
 	}
 }
 
