@@ -88,6 +88,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		p, _ := a.planner.pieceAt(plan, f)
 		return p.kernel != nil && !a.offload[family(f.Addr.Addr().Is6())]
 	})
+	a.sockets.leave()
 	a.reconcile(plan, ended)
 	a.sockets.settle()
 	a.sockets.closeAll(unwanted)

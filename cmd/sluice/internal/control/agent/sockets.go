@@ -109,12 +109,11 @@ func (s *sockets) listen(f lb.Frontend, id lb.ID) error {
 	return nil
 }
 
-// leave moves the flows of a family to the proxy ports that they are steered to from now on.
-func (s *sockets) leave(ipv6 bool) {
+// leave moves flows to the proxy ports that they are steered to from now on. What arrives at those before is lost until
+// conntrack's entries are deleted.
+func (s *sockets) leave() {
 	for _, f := range s.moved {
-		if f.Addr.Addr().Is6() == ipv6 {
-			s.config.Moving.Leave(f)
-		}
+		s.config.Moving.Leave(f)
 	}
 }
 

@@ -96,13 +96,9 @@ func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.
 		return nil
 	}
 	var errs []error
-	for i, f := range a.Families {
-		if f.Steer == nil {
-			continue
-		}
-		err := f.Steer.Sync(ctx, u)
-		if errs = append(errs, err); err == nil {
-			a.sockets.leave(i == 1)
+	for _, f := range a.Families {
+		if f.Steer != nil {
+			errs = append(errs, f.Steer.Sync(ctx, u))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
