@@ -34,18 +34,18 @@ func from(i int) Flow {
 	return Flow{Client: netip.AddrFrom4([4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}), ClientPort: uint16(i)}
 }
 
-func TestAlgorithm(t *testing.T) {
+func TestParseScheduler(t *testing.T) {
 	for requested, want := range map[string]string{
 		"": "rr", "rr": "rr", "wrr": "rr", "lc": "lc", " WLC ": "lc", "p2c": "p2c", "ewma": "ewma", "random": "random",
 		"sh": "sh", "sh,sh-port": "sh,sh-port", "sh,sh-fallback, sh-port": "sh,sh-port", "mh": "maglev", "maglev": "maglev",
 		"mh,mh-port,mh-fallback": "maglev,mh-port", "maglev,mh-port": "maglev,mh-port",
 	} {
-		if got, err := Algorithm(requested); got != want || err != nil {
+		if got, err := ParseScheduler(requested); got.String() != want || err != nil {
 			t.Errorf("%q: got %q, %v; want %q", requested, got, err, want)
 		}
 	}
 	for _, requested := range []string{"sed", "nq", "dh", "lblc", "fastest", "rr,mh-port", "mh,sh-port", "sh,once"} {
-		if got, err := Algorithm(requested); got != "rr" || err == nil {
+		if got, err := ParseScheduler(requested); got.String() != "rr" || err == nil {
 			t.Errorf("%q: got %q, %v; want rr and why", requested, got, err)
 		}
 	}
@@ -577,7 +577,7 @@ func TestFloors(t *testing.T) {
 				if weights {
 					k.Weight = 1 << r.IntN(4)
 				}
-				weight[k.Addr] = uint64(k.weight())
+				weight[k.Addr] = uint64(weightOf(k))
 			}
 			b.Update(mustTable(t, []Service{s}))
 		}
@@ -595,8 +595,8 @@ func TestFloors(t *testing.T) {
 				open = open[:len(open)-1]
 			default:
 				s := b.load().service(0)
-				ring := s.rings[clusterSet]
-				start := s.terms(clusterSet).turn(ring, s.state.positions[clusterSet].first.Load())
+				ring := s.rings[ClusterSet]
+				start := s.terms(ClusterSet).turn(ring, s.state.positions[ClusterSet].first.Load())
 				load := func(k *backend) uint64 { return k.inFlight() * 8 / weight[k.addr] }
 				want := ring[start]
 				for i := range ring {
@@ -652,7 +652,7 @@ func TestFloorsAtOnce(t *testing.T) {
 		for _, k := range s.backends {
 			least = min(least, k.inFlight())
 		}
-		if floor := s.method.sets[clusterSet].floor.Load(); floor > least {
+		if floor := s.method.sets[ClusterSet].floor.Load(); floor > least {
 			t.Fatalf("round %d: the floor is %d, and a backend has %d", round, floor, least)
 		}
 		if c := mustPick(t, b, Flow{}); c.backend.inFlight() != least+1 {

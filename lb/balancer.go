@@ -9,28 +9,6 @@ import (
 	"github.com/sluice-lb/sluice/affinity"
 )
 
-// Flow describes a new connection, or a new UDP flow, that needs a backend.
-type Flow struct {
-	// Frontend is what the client asked for.
-	Frontend Frontend
-	// Client is the address of the client, for affinity, traffic policies and source
-	// ranges. If it is the zero Addr the service is balanced as if it had no affinity,
-	// the client is none of this node's, and source ranges do not contain it.
-	Client netip.Addr
-	// Now is the time, in nanoseconds of a monotonic clock that is the same one
-	// for all calls to a Balancer. It is used for affinity and by some algorithms.
-	Now int64
-	// Tried holds the backends that have failed for this connection already; nil
-	// means none.
-	Tried *Tried
-	// ClientPort is the port of the client, for hashes that count it; 0 if it is not known.
-	ClientPort uint16
-	// Forwarded says that the kernel forwards the flow, where nothing waits and nothing is limited.
-	Forwarded bool
-	// Why is where Pick notes why it has chosen what it returns. nil: nowhere.
-	Why *Why
-}
-
 // Balancer chooses backends according to the current Table, and keeps what has
 // to outlive tables. The zero Balancer has an empty table and is ready to use.
 // It must not be copied after first use. All methods may be called by any number
@@ -78,7 +56,7 @@ type snapshot struct {
 
 // servicePage is made of a page of a table's records. Snapshots whose tables share that share this.
 type servicePage struct {
-	services [pageSize]atomic.Pointer[service]
+	services [PageSize]atomic.Pointer[service]
 	backends int // of all of them
 }
 
@@ -86,13 +64,13 @@ type servicePage struct {
 func (s *snapshot) service(slot int32) *service { return s.at(slot).Load() }
 
 func (s *snapshot) at(slot int32) *atomic.Pointer[service] {
-	return &s.services[uint32(slot)/pageSize].services[uint32(slot)%pageSize]
+	return &s.services[uint32(slot)/PageSize].services[uint32(slot)%PageSize]
 }
 
 // service is a service port made ready for Pick. It is immutable, and snapshots share it.
 type service struct {
 	state           *state
-	rings           [sets]ring
+	rings           [Sets]ring
 	affinityTimeout int64
 	backends        []*backend // by position in Service.Backends
 	method          *method    // nil: equal turns
@@ -124,14 +102,14 @@ func (b *Balancer) Pick(f Flow) (Choice, error) { return b.pick(&f) }
 
 func (b *Balancer) pick(f *Flow) (Choice, error) {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return Choice{}, ErrNoService
 	}
-	s := snap.service(at.slot)
-	from := clusterSet
-	if at.ruled {
-		if from, ok = snap.table.admit(at, f); !ok {
+	s := snap.service(at.Slot)
+	from := ClusterSet
+	if at.Ruled {
+		if from, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client); !ok {
 			s.state.notAllowed.Add(1)
 			return Choice{}, ErrNotAllowed
 		}
@@ -147,7 +125,7 @@ func (b *Balancer) pick(f *Flow) (Choice, error) {
 		chosen = s.pickSticky(from, f)
 	case s.method == nil && f.Tried.none(): // as next does, without the calls
 		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
-		f.because(byAlgorithm)
+		f.because(ByAlgorithm(RoundRobin))
 		if chosen.starts() != nil {
 			chosen = s.slowly(from, f, chosen)
 		}
@@ -161,24 +139,24 @@ func (b *Balancer) pick(f *Flow) (Choice, error) {
 // Only reports whether c is all that Pick can return for f now.
 func (b *Balancer) Only(f Flow, c Choice) bool {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return false
 	}
-	from := clusterSet
-	if at.ruled {
-		if from, ok = snap.table.admit(at, &f); !ok {
+	from := ClusterSet
+	if at.Ruled {
+		if from, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client); !ok {
 			return false
 		}
 	}
-	r := snap.service(at.slot).rings[from]
+	r := snap.service(at.Slot).rings[from]
 	return len(r) == 1 && r[0] == c.backend
 }
 
 // noBackend counts and returns why a set is empty. The cluster set is empty only if
 // the local set is.
 func (s *service) noBackend(f *Flow) error {
-	if len(s.rings[clusterSet]) == 0 {
+	if len(s.rings[ClusterSet]) == 0 {
 		if f.Forwarded || s.state.policies.Load().Hold <= 0 { // else Hold counts those that are not held
 			s.state.noBackend.Add(1)
 		}
@@ -189,7 +167,7 @@ func (s *service) noBackend(f *Flow) error {
 }
 
 // pickSticky returns the backend of a set that the client of f is to stay with.
-func (s *service) pickSticky(from set, f *Flow) *backend {
+func (s *service) pickSticky(from Set, f *Flow) *backend {
 	if b := s.remembered(from, f); b != nil {
 		return b
 	}
@@ -206,9 +184,9 @@ func (s *service) pickSticky(from set, f *Flow) *backend {
 
 // remembered returns the backend that the client of f was sent to last, if it
 // can be used, or nil.
-func (s *service) remembered(from set, f *Flow) *backend {
+func (s *service) remembered(from Set, f *Flow) *backend {
 	b, ok := s.state.sticky.Load().Get(affinity.KeyOf(f.Client), f.Now, s.affinityTimeout)
-	if !ok || !b.is(from.condition()) || f.Tried.has(b) {
+	if !ok || !b.is(conditionOf(from)) || f.Tried.has(b) {
 		return nil
 	}
 	f.because(ByAffinity)
@@ -222,7 +200,7 @@ func (b *Balancer) Sweep(now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		s := snap.service(slot)
 		if s.affinityTimeout > 0 {
 			s.state.sticky.Load().Sweep(now, s.affinityTimeout)
@@ -247,13 +225,14 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]*servicePage, len(t.records))}
+	next := &snapshot{table: t, services: make([]*servicePage, t.Pages())}
 	u := updating{old: old, kept: make(map[int32]bool)}
-	for i, page := range t.records {
+	for i := range next.services {
+		page := t.Page(i)
 		if page == nil {
 			continue
 		}
-		if i < len(old.services) && page == old.table.records[i] {
+		if page == old.table.Page(i) {
 			next.services[i] = old.services[i]
 		} else {
 			next.services[i] = b.page(page, i, &u)
@@ -268,12 +247,13 @@ func (b *Balancer) Update(t *Table) {
 		b.finish(c[1], c[0])
 	}
 	var dropped []*service
-	for i, page := range old.table.records {
-		if page == nil || i < len(t.records) && page == t.records[i] {
+	for i := range old.services {
+		page := old.table.Page(i)
+		if page == nil || page == t.Page(i) {
 			continue
 		}
-		for k := range page {
-			if slot := int32(i*pageSize + k); page[k].is != nil && !u.kept[slot] {
+		for k := range PageSize {
+			if slot := int32(i*PageSize + k); page.At(k) != nil && !u.kept[slot] {
 				b.drop(old.service(slot))
 				dropped = append(dropped, old.service(slot))
 			}
@@ -293,28 +273,20 @@ type updating struct {
 	readdressed []*state       // of services with other addresses, and clients that wait
 }
 
-// page makes a page of services from one of records.
-func (b *Balancer) page(records *[pageSize]record, i int, u *updating) *servicePage {
+// page makes a page of services from one of a table.
+func (b *Balancer) page(of *Page, i int, u *updating) *servicePage {
 	page := new(servicePage)
-	guess := 0 // a position in old's table
-	for k := range records {
-		s := records[k].is
+	for k := range PageSize {
+		s := of.At(k)
 		if s == nil {
 			continue
 		}
 		page.backends += len(s.Backends)
-		at, was := int32(i*pageSize+k), &fresh
-		if u.old.table.before(at, s) == nil { // seldom: it is where others have been
-			at = -1
-			if from := u.old.table.position(guess, &s.ID); from >= 0 {
-				at, guess = u.old.table.slots[from], from+1
-			}
-		}
-		if at >= 0 {
+		was := &fresh
+		if at, known := u.old.slotOf(int32(i*PageSize+k), &s.ID); known != nil {
 			u.kept[at] = true
-			known := u.old.table.at(at)
 			was = u.old.service(at)
-			if known == s || known.sameBalance(s) {
+			if known == s || known.SameBalance(s) {
 				page.services[k].Store(was)
 				if known != s && was.state.queued() > 0 {
 					u.readdressed = append(u.readdressed, was.state)
@@ -327,6 +299,19 @@ func (b *Balancer) page(records *[pageSize]record, i int, u *updating) *serviceP
 		u.changed = append(u.changed, [2]*service{was, to})
 	}
 	return page
+}
+
+// slotOf returns the slot and the service with an ID. It is in the given one nearly always.
+func (s *snapshot) slotOf(slot int32, id *ID) (int32, *Service) {
+	if page := s.table.Page(int(slot) / PageSize); page != nil {
+		if at := page.At(int(slot) % PageSize); at != nil && at.ID == *id {
+			return slot, at
+		}
+	}
+	if slot, ok := s.table.SlotOf(id); ok {
+		return slot, s.table.In(slot)
+	}
+	return 0, nil
 }
 
 // all returns the backends of the table and those that are leaving it, in a fresh slice. The
@@ -360,20 +345,12 @@ func (s *service) byAddr() func(netip.AddrPort) *backend {
 // fresh is what a service was that is new.
 var fresh = service{state: new(state)}
 
-// sameBalance reports whether s and t are balanced alike, wherever they are served.
-func (s *Service) sameBalance(t *Service) bool {
-	return s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && sameBackends(s.Backends, t.Backends)
-}
-
-// sameBackends compares without looking if the slices are one.
-func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
-
 // prepare makes s ready for Pick, with the state and those backends of from that
 // are still there. Backends that become live or eligible are so at once; those
 // that cease to be are left to finish.
 func (b *Balancer) prepare(s *Service, from *service) *service {
 	to := &service{state: from.state, affinityTimeout: s.AffinityTimeout, backends: make([]*backend, len(s.Backends))}
-	to.rings[clusterSet] = make(ring, 0, len(s.Backends))
+	to.rings[ClusterSet] = make(ring, 0, len(s.Backends))
 	if from == &fresh {
 		to.state = newState(s.ID, b)
 	}
@@ -384,7 +361,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		to.limit = uint64(policies.MaxEndpointConnections)
 		to.state.line()
 	}
-	if policies.limitsClients() && to.state.clients.Load() == nil {
+	if policies.LimitsClients() && to.state.clients.Load() == nil {
 		to.state.clients.Store(new(clients))
 	}
 	if s.AffinityTimeout > 0 && to.state.sticky.Load() == nil {
@@ -398,7 +375,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 	}
 	fresh := make([]backend, missing) // at once: the collector counts objects
-	sel := selectFrom(s.Backends)
+	sel := Select(s.Backends)
 	for i := range s.Backends {
 		k := known(s.Backends[i].Addr)
 		if k == nil {
@@ -406,7 +383,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			k.init(to.state, s.Backends[i].Addr)
 		}
 		k.update = b.updates
-		k.nextCondition = sel.condition(&s.Backends[i])
+		k.nextCondition = conditions(sel, &s.Backends[i])
 		if s.Backends[i].Local {
 			k.nextCondition |= onNode
 		}
@@ -426,14 +403,14 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			to.state.ejected++
 		}
 	}
-	algorithm, _, _ := parseScheduler(policies.Scheduler)
+	scheduler, _ := ParseScheduler(policies.Scheduler)
 	for _, k := range to.backends {
-		if algorithm == leastConnections && k.nextCondition&eligible != 0 {
+		if scheduler.Algorithm == LeastConnections && k.nextCondition&eligible != 0 {
 			k.nextCondition |= counted
 		}
 		k.condition.Or(k.nextCondition)
 		for in := range to.rings {
-			if k.nextCondition&set(in).condition() != 0 {
+			if k.nextCondition&conditionOf(Set(in)) != 0 {
 				to.rings[in] = append(to.rings[in], k)
 			}
 		}
@@ -441,8 +418,8 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	for _, r := range to.rings {
 		r.sort()
 	}
-	to.method = methodOf(s, policies.Scheduler, to)
-	for in := range sets {
+	to.method = methodOf(s, scheduler, to)
+	for in := range Sets {
 		// A Pick between the two is not counted: one at the moment of a change may
 		// repeat a backend.
 		first := &to.state.positions[in].first

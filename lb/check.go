@@ -13,7 +13,7 @@ func (b *Balancer) Checked(id ID, addr netip.AddrPort, by Protocol, failed error
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
-	slot, ok := snap.table.index.slot(id)
+	slot, ok := snap.table.SlotOf(&id)
 	if !ok {
 		return
 	}

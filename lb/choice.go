@@ -91,3 +91,10 @@ func (t *Tried) none() bool { return t == nil || t.next == 0 }
 func (t *Tried) has(b *backend) bool {
 	return t != nil && slices.Contains(t.backends[:], b)
 }
+
+// because notes why, if that is asked.
+func (f *Flow) because(why Why) {
+	if f.Why != nil {
+		*f.Why = why
+	}
+}

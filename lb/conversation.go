@@ -78,16 +78,16 @@ func (c Choice) Remember(v *Conversation) {
 // or its backend is neither ready nor serving any more, or the client is no longer among the sources.
 func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return Choice{}, Conversation{}, false
 	}
-	if at.ruled {
-		if _, ok = snap.table.admit(at, &f); !ok {
+	if at.Ruled {
+		if _, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client); !ok {
 			return Choice{}, Conversation{}, false
 		}
 	}
-	tables := snap.service(at.slot).state.conversations.all()
+	tables := snap.service(at.Slot).state.conversations.all()
 	for i := len(tables) - 1; i >= 0; i-- { // what became a stream was remembered later
 		one, ok := tables[i].Get(key, f.Now, conversationTimeouts[i])
 		if !ok || !one.backend.is(live) {
@@ -107,7 +107,7 @@ func (b *Balancer) Conversations(from int64, visit func(ID, []Conversation)) {
 	defer b.mu.Unlock()
 	snap := b.load()
 	var all []Conversation
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		s := snap.service(slot).state
 		all = all[:0]
 		for i := range s.conversations.all() {

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/sluice-lb/sluice/affinity"
@@ -11,22 +12,23 @@ import (
 // people and has several lines; programs should not parse it.
 func (b *Balancer) Explain(f Flow) string {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
 	b.mu.Lock() // health is guarded by it
 	defer b.mu.Unlock()
 	var w strings.Builder
-	spec, s := snap.table.at(at.slot), snap.service(at.slot)
-	address := &spec.Addresses[at.address]
+	spec, s := snap.table.In(at.Slot), snap.service(at.Slot)
+	address := snap.table.Address(at)
 	fmt.Fprintf(&w, "%s belongs to %s: %s", f.Frontend, spec.ID, address.Kind)
-	if unmap(f.Frontend.Addr) != address.Addr {
+	if unmapped(f.Frontend.Addr) != address.Addr {
 		fmt.Fprintf(&w, " %s", address.Addr)
 	}
 	w.WriteString("\n")
-	allowed := snap.table.explainSources(&w, address, &f)
-	from := snap.table.explainPolicy(&w, address, &f)
+	from, allowed := snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client)
+	explainSources(&w, address, &f, allowed)
+	explainPolicy(&w, address, &f, from)
 	explainScheduler(&w, s.state.policies.Load())
 	explainBackends(&w, spec, s.backends, from, &f)
 	remembered := s.explainAffinity(&w, from, &f)
@@ -35,9 +37,9 @@ func (b *Balancer) Explain(f Flow) string {
 	switch {
 	case !allowed:
 		w.WriteString("dropped: not allowed\n")
-	case len(s.rings[clusterSet]) == 0 && s.state.policies.Load().Hold > 0:
+	case len(s.rings[ClusterSet]) == 0 && s.state.policies.Load().Hold > 0:
 		w.WriteString("waits: no endpoint is eligible, and the Service has hold\n")
-	case len(s.rings[clusterSet]) == 0:
+	case len(s.rings[ClusterSet]) == 0:
 		w.WriteString("refused: no endpoint is eligible\n")
 	case len(r) == 0:
 		w.WriteString("dropped: no endpoint of this node is eligible\n")
@@ -57,14 +59,12 @@ func (b *Balancer) Explain(f Flow) string {
 	return w.String()
 }
 
-// explainSources writes who may ask at a, if that is not everybody, and reports
-// whether the client of f may.
-func (t *Table) explainSources(w *strings.Builder, a *Address, f *Flow) bool {
+// explainSources writes who may ask at a, if that is not everybody, and whether the client of f may.
+func explainSources(w *strings.Builder, a *Address, f *Flow, allowed bool) {
 	if len(a.Sources) == 0 {
-		return true
+		return
 	}
 	client := plain(f.Client)
-	allowed := a.allows(client)
 	w.WriteString("only for clients in")
 	for _, p := range a.Sources {
 		fmt.Fprintf(w, " %s", p)
@@ -77,20 +77,15 @@ func (t *Table) explainSources(w *strings.Builder, a *Address, f *Flow) bool {
 	default:
 		fmt.Fprintf(w, ": %s is\n", client)
 	}
-	return allowed
 }
 
-// explainPolicy writes and returns the set that the client of f gets at a.
-func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
-	if !a.Local {
-		w.WriteString("policy Cluster: endpoints of any node\n")
-		return clusterSet
-	}
+// explainPolicy writes which set the client of f gets at a, and why.
+func explainPolicy(w *strings.Builder, a *Address, f *Flow, from Set) {
 	client := plain(f.Client)
-	inside := t.node.has(client, plain(f.Frontend.Addr.Addr()))
-	from := a.set(inside)
 	switch {
-	case from == clusterSet:
+	case !a.Local:
+		w.WriteString("policy Cluster: endpoints of any node\n")
+	case from == ClusterSet:
 		fmt.Fprintf(w, "policy Local, but %s is on this node: endpoints of any node\n", client)
 	case a.Kind == ClusterIP:
 		w.WriteString("policy Local: endpoints of this node\n")
@@ -99,28 +94,24 @@ func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
 	default:
 		fmt.Fprintf(w, "policy Local, and %s is not on this node: endpoints of this node\n", client)
 	}
-	return from
 }
 
 // explainBackends writes which backends of s are in a set; backends is what is kept
 // of each.
-func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, f *Flow) {
-	sel := selectFrom(s.Backends)
+func explainBackends(w *strings.Builder, s *Service, backends []*backend, from Set, f *Flow) {
+	sel := Select(s.Backends)
 	ejected := func(i int) bool { // from this set
-		return sel.has(from, &s.Backends[i]) && backends[i].is(leftOut) && !backends[i].is(from.condition())
+		return sel.Has(from, &s.Backends[i]) && backends[i].is(leftOut) && !backends[i].is(conditionOf(from))
 	}
-	count := len(s.eligible(from))
+	count := 0
 	for i := range backends {
-		if ejected(i) {
-			count--
+		if sel.Has(from, &s.Backends[i]) && !ejected(i) {
+			count++
 		}
 	}
 	fmt.Fprintf(w, "%d of %d endpoints eligible", count, len(s.Backends))
-	switch {
-	case sel.hinted && from == localSet:
-		w.WriteString("; hints do not count with policy Local")
-	case sel.hinted && sel.hints == noHints:
-		w.WriteString("; hints do not count: a ready endpoint has none, or none is for here")
+	if note := sel.NoHints(from); note != "" {
+		w.WriteString("; " + note)
 	}
 	w.WriteString("\n")
 	for i, k := range backends {
@@ -128,13 +119,13 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 		switch {
 		case ejected(i):
 			verdict = k.remember().explain(f.Now)
-		case sel.has(from, &s.Backends[i]):
+		case sel.Has(from, &s.Backends[i]):
 			verdict = "eligible"
 			if k.isBad() {
 				verdict += " since too few others are, though " + k.remember().explain(f.Now)
 			}
 		}
-		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.why(from, &s.Backends[i]))
+		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.Why(from, &s.Backends[i]))
 		if f.Tried.has(k) {
 			w.WriteString(", already tried")
 		}
@@ -159,7 +150,7 @@ func (h Health) explain(now int64) string {
 
 // explainAffinity writes what is remembered of the client of f, and returns the
 // backend if it would be used.
-func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backend {
+func (s *service) explainAffinity(w *strings.Builder, from Set, f *Flow) *backend {
 	if s.affinityTimeout == 0 {
 		w.WriteString("no affinity\n")
 		return nil
@@ -179,11 +170,11 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 	switch {
 	case age >= s.affinityTimeout:
 		w.WriteString(", expired\n")
-	case k.is(leftOut) && !k.is(from.condition()):
+	case k.is(leftOut) && !k.is(conditionOf(from)):
 		w.WriteString(", ejected\n")
 	case !k.is(eligible):
 		w.WriteString(", no longer eligible\n")
-	case !k.is(from.condition()):
+	case !k.is(conditionOf(from)):
 		w.WriteString(", not eligible at this address\n")
 	case f.Tried.has(k):
 		w.WriteString(", already tried\n")
@@ -196,31 +187,31 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 
 // explainScheduler writes which algorithm there is if it is not the usual one, and why if it is not what was requested.
 func explainScheduler(w *strings.Builder, p *Policies) {
-	switch a, err := Algorithm(p.Scheduler); {
+	switch scheduler, err := ParseScheduler(p.Scheduler); {
 	case err != nil:
-		fmt.Fprintf(w, "algorithm %s: %v\n", a, err)
-	case a != algorithmNames[roundRobin]:
-		fmt.Fprintf(w, "algorithm %s\n", a)
+		fmt.Fprintf(w, "algorithm %s: %v\n", scheduler, err)
+	case scheduler.Algorithm != RoundRobin:
+		fmt.Fprintf(w, "algorithm %s\n", scheduler)
 	}
 }
 
 // reason says why f would go to k.
-func (s *service) reason(from set, k *backend, f *Flow) string {
+func (s *service) reason(from Set, k *backend, f *Flow) string {
 	what := ""
 	switch m := s.method; {
-	case m == nil || m.algorithm == roundRobin:
+	case m == nil || m.algorithm == RoundRobin:
 		what = "next in the round robin"
-	case m.algorithm == leastConnections:
+	case m.algorithm == LeastConnections:
 		what = fmt.Sprintf("least connections: %d in flight", k.inFlight())
-	case m.algorithm == twoChoices:
+	case m.algorithm == TwoChoices:
 		what = fmt.Sprintf("fewer connections than another at random: %d in flight", k.inFlight())
-	case m.algorithm == peakEWMA:
+	case m.algorithm == PeakEWMA:
 		what = "it answers sooner than another at random: nothing is known yet"
 		if k.latency.Load() != 0 {
 			what = fmt.Sprintf("it answers sooner than another at random: %s, %d in flight",
 				seconds(int64(k.answersIn(f.Now))), k.inFlight())
 		}
-	case m.algorithm == random:
+	case m.algorithm == Random:
 		what = "at random"
 	default:
 		what = "hash of the client's address"
@@ -242,3 +233,6 @@ func (s *service) reason(from set, k *backend, f *Flow) string {
 
 // seconds formats nanoseconds; package time is not for this package.
 func seconds(ns int64) string { return fmt.Sprintf("%.5g s", float64(ns)/1e9) }
+
+// unmapped and plain return an address as a table has it: mapped IPv4 as IPv4, and without a zone.
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

@@ -222,7 +222,7 @@ func (b *Balancer) JudgeShares(now int64) (next int64) {
 		return b.outliers.judged
 	}
 	snap := b.load()
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		if s := snap.service(slot); s.state.hasFailed() && b.ejects(s.state.policies.Load()) {
 			b.judgeShares(slot, now)
 		}

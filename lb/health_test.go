@@ -174,7 +174,7 @@ func TestWithoutEjected(t *testing.T) {
 	}
 	failUntil(t, b, 5, 0, address(2))
 	got := b.WithoutEjected(is)
-	if e := got.Eligible(); len(e) != 2 || e[0].Addr != address(1) || e[1].Addr != address(3) || !got.Backends[1].live() || !is.Backends[1].Ready {
+	if e := got.Eligible(); len(e) != 2 || e[0].Addr != address(1) || e[1].Addr != address(3) || !got.Backends[1].Live() || !is.Backends[1].Ready {
 		t.Errorf("%+v", got)
 	}
 	due, _ := b.Trials(second, 9)
@@ -369,7 +369,7 @@ func TestEjectionsOfMany(t *testing.T) {
 		}
 		b := balancing(t, s)
 		seen := make(map[uint32]bool)
-		for _, at := range b.service(s.ID).method.sets[clusterSet].table {
+		for _, at := range b.service(s.ID).method.sets[ClusterSet].table {
 			seen[at] = true
 		}
 		if len(seen) != 4000 {

@@ -21,11 +21,11 @@ func (h Held) Valid() bool { return h.of != nil }
 // Flow.Now.
 func (b *Balancer) Hold(f *Flow, now int64) (h Held, wait int64, full bool) {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return Held{}, 0, false
 	}
-	s := snap.service(at.slot).state
+	s := snap.service(at.Slot).state
 	p := s.policies.Load()
 	if p.Hold <= 0 {
 		return Held{}, 0, false
@@ -55,11 +55,11 @@ func (s *state) need(now int64) {
 // service has the frontend.
 func (b *Balancer) ResumeHold(f *Flow) Held {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return Held{}
 	}
-	s := snap.service(at.slot).state
+	s := snap.service(at.Slot).state
 	s.held.Add(1)
 	return Held{s}
 }
@@ -78,6 +78,6 @@ func (h *Held) End() {
 // Ends reports whether the wait of f is over: Pick has a backend now, or an error other than ErrNoBackend.
 func (b *Balancer) Ends(f *Flow) bool {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
-	return !ok || len(snap.service(at.slot).rings[clusterSet]) > 0
+	at, ok := snap.table.Find(&f.Frontend)
+	return !ok || len(snap.service(at.Slot).rings[ClusterSet]) > 0
 }

@@ -14,16 +14,16 @@ func (b *Balancer) View(id ID) (View, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
-	slot, ok := snap.table.index.slot(id)
+	slot, ok := snap.table.SlotOf(&id)
 	if !ok {
 		return View{}, false
 	}
-	spec, s := snap.table.at(slot), snap.service(slot)
+	spec, s := snap.table.In(slot), snap.service(slot)
 	v := View{Service: spec, Policies: *s.state.policies.Load(), Stats: s.stats(b.updates),
 		Why: make([]string, len(spec.Backends))}
-	sel := selectFrom(spec.Backends)
+	sel := Select(spec.Backends)
 	for i := range spec.Backends {
-		v.Why[i] = sel.why(clusterSet, &spec.Backends[i])
+		v.Why[i] = sel.Why(ClusterSet, &spec.Backends[i])
 	}
 	return v, true
 }
@@ -58,17 +58,17 @@ func (b *Balancer) sum(id *ID, sum *Sum) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
-	slot, ok := snap.table.index.slot(*id)
+	slot, ok := snap.table.SlotOf(id)
 	if !ok {
 		return false
 	}
 	s := snap.service(slot)
-	*sum = Sum{Service: snap.table.at(slot), Counts: s.state.gone(), Refused: s.state.refusals().sum() +
+	*sum = Sum{Service: snap.table.In(slot), Counts: s.state.gone(), Refused: s.state.refusals().sum() +
 		s.state.overShare.Load(), Waiting: s.state.waiting()}
 	s.state.readEnds(&sum.Ends)
 	for _, k := range s.backends {
 		sum.count(k)
-		if k.is(clusterSet.condition()) {
+		if k.is(conditionOf(ClusterSet)) {
 			sum.Eligible++
 		}
 		if h := k.health.Load(); h != nil && (h.ejected || h.failing) {
@@ -94,9 +94,4 @@ func (b *Balancer) Totals() (sum Counts, inFlight uint64) {
 		inFlight += s.InFlight
 	})
 	return sum, inFlight
-}
-
-// SamePolicies reports whether s and t request the same, affinity included.
-func (s *Service) SamePolicies(t *Service) bool {
-	return s.samePolicies(t) && s.AffinityTimeout == t.AffinityTimeout
 }

@@ -9,7 +9,7 @@ import (
 // first that has no more, instead of looking at all. A pick that finds all above raises the floor to the least that it
 // has seen. A connection that ends lowers it; one that has ended before the floor was raised, and did not see that, is
 // seen by a second look. So they hold at any moment without a lock, and a pick is exact.
-type floors [sets]atomic.Uint64
+type floors [Sets]atomic.Uint64
 
 // fullBurden is what one connection weighs at a backend of weight 1: 2^20 of them do not overflow, and at the greatest
 // weight there are more than 15 bits.
@@ -46,8 +46,8 @@ func (s *state) relieved(b *backend, condition uint32, inFlight uint64) {
 	if burden := uint64(b.burden.Load()); burden != 0 {
 		inFlight *= burden
 	}
-	for in := range sets {
-		if condition&in.condition() != 0 {
+	for in := range Sets {
+		if condition&conditionOf(in) != 0 {
 			lower(&f[in], inFlight)
 		}
 	}

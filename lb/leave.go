@@ -13,9 +13,6 @@ import (
 // EndpointSlice to another is in neither for a moment. In ns. It is half of that while others of its service are ready.
 const DrainGrace = int64(1e9)
 
-// stays reports whether connections that are at b may stay there.
-func (b *Backend) stays() bool { return b.Ready || b.Serving || !b.Terminating }
-
 // Leaves returns when c is to be reset, since its backend has left or an operator has drained it, on the clock of now:
 // math.MaxInt64 for not at all. A table without any backend resets nothing: an API server lists nothing after it was
 // restored.
@@ -42,7 +39,7 @@ func (c Choice) hasLeft(now int64) int64 {
 		k.left.CompareAndSwap(0, max(now, 1))
 	}
 	grace := DrainGrace
-	if slot, ok := snap.table.index.slot(k.service.id); ok && len(snap.service(slot).rings[clusterSet]) > 0 {
+	if slot, ok := snap.table.SlotOf(&k.service.id); ok && len(snap.service(slot).rings[ClusterSet]) > 0 {
 		grace /= 2
 	}
 	return k.left.Load() + grace + after
@@ -68,22 +65,11 @@ func (c Choice) ResumeGone(since, after int64) {
 		k.left.CompareAndSwap(0, since)
 	}
 	b := k.service.balancer
-	if _, ok := b.load().table.index.slot(k.service.id); !ok {
+	if _, ok := b.load().table.SlotOf(&k.service.id); !ok {
 		p := *k.service.policies.Load()
 		p.OnEndpointRemoved = after
 		k.service.policies.Store(&p)
 	}
-}
-
-// Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has
-// left.
-func (p *Policies) Watched() bool {
-	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 || p.HalfCloseTimeout > 0
-}
-
-// Probes reports whether p requests anything of keep-alive probes, or of bytes without an acknowledgement.
-func (p *Policies) Probes() bool {
-	return p.KeepaliveIdle > 0 || p.KeepaliveInterval > 0 || p.KeepaliveProbes > 0 || p.UserTimeout > 0
 }
 
 // OnWatch has f called by Update, in its goroutine, when connections have to be looked at from now on: there are other

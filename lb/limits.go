@@ -35,24 +35,24 @@ func (a Admission) NotLimited() bool { return a.client == notLimited }
 // the clock of Flow.Now.
 func (b *Balancer) Admit(f *Frontend, client netip.Addr, now int64) (*ID, Admission, error) {
 	snap := b.load()
-	at, ok := snap.table.index.find(f)
+	at, ok := snap.table.Find(f)
 	if !ok {
 		return nil, Admission{}, nil
 	}
-	if at.ruled {
-		if _, ok := snap.table.admit(at, &Flow{Frontend: *f, Client: client}); !ok {
+	if at.Ruled {
+		if _, ok := snap.table.Admit(at, f.Addr.Addr(), client); !ok {
 			return nil, Admission{}, nil // Pick refuses it, and it is not to take what others may have
 		}
 	}
-	s := snap.service(at.slot).state
-	id := &snap.table.at(at.slot).ID
+	s := snap.service(at.Slot).state
+	id := &snap.table.In(at.Slot).ID
 	a := Admission{of: s}
 	p := s.policies.Load()
 	if !s.connect(int64(p.MaxConnections)) {
 		s.limited.Add(1)
 		return id, Admission{}, ErrServiceLimit
 	}
-	if c := s.clients.Load(); c != nil && p.limitsClients() && client.IsValid() {
+	if c := s.clients.Load(); c != nil && p.LimitsClients() && client.IsValid() {
 		var err error
 		if a.client, err = c.admit(client, p, now); err != nil {
 			s.conns.Add(-1)
@@ -84,7 +84,7 @@ func (s *state) connect(limit int64) bool {
 // client only after CountClient.
 func (b *Balancer) Readmit(id ID) Admission {
 	snap := b.load()
-	slot, ok := snap.table.index.slot(id)
+	slot, ok := snap.table.SlotOf(&id)
 	if !ok {
 		return Admission{}
 	}
@@ -98,7 +98,7 @@ func (a Admission) CountClient(client netip.Addr) Admission {
 	if a.of == nil || !client.IsValid() {
 		return a
 	}
-	if c := a.of.clients.Load(); c != nil && a.of.policies.Load().limitsClients() {
+	if c := a.of.clients.Load(); c != nil && a.of.policies.Load().LimitsClients() {
 		a.client = c.readmit(client)
 	}
 	return a
@@ -119,11 +119,6 @@ func (a Admission) End(client netip.Addr) {
 	if a.client == clientCounted {
 		a.of.clients.Load().end(client)
 	}
-}
-
-// limitsClients reports whether p limits what one client may do.
-func (p *Policies) limitsClients() bool {
-	return p.MaxClientConnections > 0 || p.MaxClientConnectionRate > 0
 }
 
 const (
@@ -229,7 +224,7 @@ func (b *Balancer) ClientRates(now int64, visit func(ID, []ClientRate)) {
 	defer b.mu.Unlock()
 	snap := b.load()
 	var all []ClientRate
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		s := snap.service(slot).state
 		c := s.clients.Load()
 		if c == nil {
@@ -250,7 +245,7 @@ func (b *Balancer) RememberClientRates(id ID, all []ClientRate) {
 		return
 	}
 	c := s.state.clients.Load()
-	if c == nil || !s.state.policies.Load().limitsClients() {
+	if c == nil || !s.state.policies.Load().LimitsClients() {
 		return
 	}
 	for i := range all {

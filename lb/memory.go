@@ -8,13 +8,6 @@ import (
 	"github.com/sluice-lb/sluice/affinity"
 )
 
-// Client is what is remembered of one client of a service with affinity.
-type Client struct {
-	Addr     netip.Addr
-	Backend  netip.AddrPort
-	LastUsed int64 // on the clock of Flow.Now
-}
-
 // Remember makes the services of the current table go on where another Balancer has stopped:
 // with the same Seed and Table this one then chooses alike. Services that the table does not
 // have are left out; backends which had left there leave here too. Picks in flight are those of
@@ -53,11 +46,11 @@ func (b *Balancer) Remember(all []Stats) {
 			k.bytesOut.Store(known.BytesOut)
 			bad = b.resumeHealth(k, &known.Health) || bad
 		}
-		slot, _ := b.load().table.index.slot(m.ID)
+		slot, _ := b.load().table.SlotOf(&m.ID)
 		if bad {
 			b.rebuild(slot, service)
 		}
-		window := window(b.load().table.at(slot).InForce(&b.Defaults))
+		window := window(b.load().table.In(slot).InForce(&b.Defaults))
 		for i := range m.Backends { // now that those are eligible that were
 			if k := by(m.Backends[i].Addr); k != nil {
 				k.resumePace(&m.Backends[i].Pace, window)
@@ -73,7 +66,7 @@ func (b *Balancer) Remember(all []Stats) {
 // service returns a service of the current table, or nil. The caller holds b.mu.
 func (b *Balancer) service(id ID) *service {
 	snap := b.load()
-	if slot, ok := snap.table.index.slot(id); ok {
+	if slot, ok := snap.table.SlotOf(&id); ok {
 		return snap.service(slot)
 	}
 	return nil
@@ -100,7 +93,7 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 	defer b.mu.Unlock()
 	snap := b.load()
 	var clients []Client
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		s := snap.service(slot)
 		if clients = s.clients(clients[:0], from); len(clients) > 0 {
 			visit(s.state.id, clients)

@@ -9,10 +9,10 @@ import (
 
 // method is how a service chooses that does so otherwise than in equal turns. It is immutable.
 type method struct {
-	algorithm algorithm
+	algorithm Algorithm
 	port      bool   // of the client, which a hash is of, too
 	salt      uint64 // of hashes: the same on every node
-	sets      [sets]terms
+	sets      [Sets]terms
 }
 
 // terms are what a method goes by in a set. Backends are known by their positions in the ring.
@@ -25,38 +25,43 @@ type terms struct {
 	burdened bool           // that is by weights
 }
 
+// chances reports whether chance decides.
+func (m *method) chances() bool {
+	return m.algorithm == TwoChoices || m.algorithm == PeakEWMA || m.algorithm == Random
+}
+
 const even = 1 << 16 // what terms.inverse has for the mean weight
 
 // methodOf returns how a service with a scheduler is to choose, whose rings are made. Nil: in equal turns.
-func methodOf(s *Service, scheduler string, to *service) *method {
-	algorithm, port, _ := parseScheduler(scheduler)
+func methodOf(s *Service, scheduler Scheduler, to *service) *method {
+	algorithm := scheduler.Algorithm
 	weighted := s.Weighted()
-	if algorithm == roundRobin && !weighted {
+	if algorithm == RoundRobin && !weighted {
 		return nil
 	}
 	var weights map[*backend]uint32
 	if weighted {
 		weights = make(map[*backend]uint32, len(s.Backends))
 		for i, k := range to.backends {
-			weights[k] = s.Backends[i].weight()
+			weights[k] = weightOf(&s.Backends[i])
 		}
 	}
-	m := &method{algorithm: algorithm, port: port, salt: s.ID.hash(0)}
+	m := &method{algorithm: algorithm, port: scheduler.Port, salt: s.ID.hash(0)}
 	known := new(floors) // anew, as others are in the rings
 	for in, r := range to.rings {
 		t := &m.sets[in]
 		t.weigh(r, weights)
-		if algorithm == leastConnections {
+		if algorithm == LeastConnections {
 			t.floor, t.burdened = &known[in], weighted
 		}
-		if m.algorithm.hashes() {
+		if m.algorithm.Hashes() {
 			t.table = byAddress(r, weights)
 		}
-		if m.algorithm == maglev {
+		if m.algorithm == Maglev {
 			t.table = maglevTable(r, t.table, m.salt)
 		}
 	}
-	if algorithm == leastConnections {
+	if algorithm == LeastConnections {
 		for _, k := range to.backends { // before the floors, which are counted so
 			k.weighs(weights[k])
 		}
@@ -66,11 +71,11 @@ func methodOf(s *Service, scheduler string, to *service) *method {
 }
 
 // next advances and returns a backend of a set for f, one that it has not tried unless it has tried all.
-func (s *service) next(from set, f *Flow) *backend {
+func (s *service) next(from Set, f *Flow) *backend {
 	at := &s.state.positions[from]
 	f.because(s.reasonFor(f))
 	switch {
-	case s.method != nil && s.method.algorithm.hashes():
+	case s.method != nil && s.method.algorithm.Hashes():
 		return s.hashed(from, f)
 	case f.Tried.none():
 		return s.slowly(from, f, s.choose(from, f, at.first.Add(1)-1))
@@ -79,10 +84,10 @@ func (s *service) next(from set, f *Flow) *backend {
 }
 
 // peek returns what next would return.
-func (s *service) peek(from set, f *Flow) *backend {
+func (s *service) peek(from Set, f *Flow) *backend {
 	at := &s.state.positions[from]
 	switch {
-	case s.method != nil && s.method.algorithm.hashes():
+	case s.method != nil && s.method.algorithm.Hashes():
 		return s.hashed(from, f)
 	case f.Tried.none():
 		return s.choose(from, f, at.first.Load())
@@ -91,21 +96,21 @@ func (s *service) peek(from set, f *Flow) *backend {
 }
 
 // choose returns the backend for a first attempt, whose turn is at position.
-func (s *service) choose(from set, f *Flow, position uint64) *backend {
+func (s *service) choose(from Set, f *Flow, position uint64) *backend {
 	r, m := s.rings[from], s.method
 	if m == nil {
 		return r.at(position)
 	}
 	t := &m.sets[from]
 	switch m.algorithm {
-	case leastConnections:
+	case LeastConnections:
 		return r[t.fewest(r, t.turn(r, position))]
-	case random:
+	case Random:
 		return r[t.at(below(s.chance(position), t.round(r)))]
-	case twoChoices, peakEWMA:
+	case TwoChoices, PeakEWMA:
 		one, other := t.two(r, s.chance(position))
-		if m.algorithm == peakEWMA && t.sooner(r, other, one, f.Now) ||
-			m.algorithm == twoChoices && t.inFlight(r, other) < t.inFlight(r, one) {
+		if m.algorithm == PeakEWMA && t.sooner(r, other, one, f.Now) ||
+			m.algorithm == TwoChoices && t.inFlight(r, other) < t.inFlight(r, one) {
 			return r[other]
 		}
 		return r[one]
@@ -137,7 +142,7 @@ func (t *terms) round(r ring) uint64 {
 }
 
 // terms returns what s goes by in a set.
-func (s *service) terms(in set) *terms {
+func (s *service) terms(in Set) *terms {
 	if s.method == nil {
 		return &evenTerms
 	}
@@ -168,22 +173,22 @@ func below(chance, n uint64) uint64 {
 }
 
 // cost returns what a backend is to have least of: connections, or delay. To other methods all are alike.
-func (s *service) cost(from set, i int, now int64) float64 {
+func (s *service) cost(from Set, i int, now int64) float64 {
 	if s.method == nil {
 		return 0
 	}
 	r, t := s.rings[from], &s.method.sets[from]
 	switch s.method.algorithm {
-	case leastConnections, twoChoices:
+	case LeastConnections, TwoChoices:
 		return float64(t.inFlight(r, i))
-	case peakEWMA:
+	case PeakEWMA:
 		return t.delay(r, i, now)
 	}
 	return 0
 }
 
 // retry returns the backend for another attempt, whose turn is at position.
-func (s *service) retry(from set, f *Flow, position uint64) *backend {
+func (s *service) retry(from Set, f *Flow, position uint64) *backend {
 	if k := s.another(from, f, position, false); k != nil {
 		return k
 	}
@@ -192,7 +197,7 @@ func (s *service) retry(from set, f *Flow, position uint64) *backend {
 
 // another returns the one of least cost among the untried, in turns among equals; settled: of those that do not start
 // slowly. Nil: there is none. It takes time linear in the ring, after a failed attempt and while backends start.
-func (s *service) another(from set, f *Flow, position uint64, settled bool) *backend {
+func (s *service) another(from Set, f *Flow, position uint64, settled bool) *backend {
 	r := s.rings[from]
 	out := func(k *backend) bool { return f.Tried.has(k) || settled && k.starts() != nil }
 	left := uint64(0)
@@ -222,7 +227,7 @@ func (s *service) another(from set, f *Flow, position uint64, settled bool) *bac
 }
 
 // hashed returns the backend that the client's hash leads to, or the next one after that which f has not tried.
-func (s *service) hashed(from set, f *Flow) *backend {
+func (s *service) hashed(from Set, f *Flow) *backend {
 	r, table := s.rings[from], s.method.sets[from].table
 	first := s.method.hash(f) % uint64(len(table))
 	if f.Tried.none() {
@@ -265,4 +270,15 @@ func byAddress(r ring, weights map[*backend]uint32) []uint32 {
 		all[i] = order[nth]
 	}
 	return all
+}
+
+// reasonFor returns why next chooses as it does.
+func (s *service) reasonFor(f *Flow) Why {
+	switch {
+	case !f.Tried.none():
+		return ByRetry
+	case s.method == nil:
+		return ByAlgorithm(RoundRobin)
+	}
+	return ByAlgorithm(s.method.algorithm)
 }

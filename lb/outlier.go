@@ -21,43 +21,10 @@ import (
 // failure ejects it again. In a ring where all backends, or more than PanicThreshold allows, are ejected, ejections do
 // not count.
 
-// Outlier is when backends are ejected, and for how long. Times are in nanoseconds. The zero Outlier ejects none, and
-// DefaultOutlier is Envoy's, but for MaxEjectionPercent, of which 10 would be none of nine.
-type Outlier struct {
-	// Enabled says whether backends of services are ejected that do not say so themselves (Policies.OutlierEjection).
-	Enabled bool
-
-	ConsecutiveFailures int   // failures in a row that eject; less than 2 are 2, as others must have answered meanwhile
-	BaseEjectionTime    int64 // of the first ejection
-	MaxEjectionTime     int64 // the longest; BaseEjectionTime if that is more
-	Interval            int64 // time without an ejection that takes one off those in a row
-	MaxEjectionPercent  int   // of the eligible backends of a service, of which one stays in any case
-	PanicThreshold      int   // percent of a ring that must not be ejected for ejections to count; 0: one backend
-
-	// FailurePercentage ejects backends of which so many percent of the connections of an Interval have failed; 0:
-	// none. It counts where FailureMinimumHosts backends of a service have had FailureRequestVolume connections each.
-	FailurePercentage, FailureMinimumHosts, FailureRequestVolume int
-}
-
-// DefaultOutlier has the default of every parameter.
-var DefaultOutlier = Outlier{Enabled: true, ConsecutiveFailures: 5, BaseEjectionTime: 30e9, MaxEjectionTime: 300e9,
-	Interval: 10e9, MaxEjectionPercent: 50, PanicThreshold: 50, FailureMinimumHosts: 5, FailureRequestVolume: 50}
-
 const (
 	trialEvery = int64(1e9) // between two trials of a backend, in ns
 	trialShare = 30         // the part of an ejection that passes before the first one
 )
-
-// Ejection says that a backend was ejected, or has returned.
-type Ejection struct {
-	Service  ID
-	Backend  netip.AddrPort
-	Returned bool
-	Check    bool  // its active check has failed or passed; else connections have, or a trial
-	Err      error // the last failure; nil if it has returned
-	Time     int64 // how long it is ejected if no trial succeeds before, or was, in ns; 0 for a check that fails
-	Times    int   // ejections in a row, this one included; 0 for a check
-}
 
 // OutlierStats counts ejections of all services.
 type OutlierStats struct {
@@ -195,10 +162,10 @@ func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 			b.forget(k)
 		}
 	}
-	for in := range sets {
+	for in := range Sets {
 		all, stay := 0, 0
 		for _, k := range backends {
-			if k.nextCondition&in.condition() != 0 {
+			if k.nextCondition&conditionOf(in) != 0 {
 				all++
 				if !k.isBad() {
 					stay++
@@ -209,8 +176,8 @@ func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 			continue
 		}
 		for _, k := range backends {
-			if k.nextCondition&in.condition() != 0 && k.isBad() {
-				k.nextCondition = k.nextCondition&^in.condition() | leftOut
+			if k.nextCondition&conditionOf(in) != 0 && k.isBad() {
+				k.nextCondition = k.nextCondition&^conditionOf(in) | leftOut
 			}
 		}
 	}
@@ -224,7 +191,7 @@ func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 // slotOf returns the slot of the service that a backend is or was one of; nil: it is not in the table.
 func (b *Balancer) slotOf(k *backend) (int32, *service) {
 	snap := b.load()
-	slot, ok := snap.table.index.slot(k.service.id)
+	slot, ok := snap.table.SlotOf(&k.service.id)
 	if !ok {
 		return 0, nil
 	}
@@ -259,7 +226,7 @@ func (b *Balancer) rebuildSoon(slot int32, s *service) {
 func (b *Balancer) rebuildChanged() {
 	snap := b.load()
 	for of := range b.outliers.changed {
-		if slot, ok := snap.table.index.slot(of.id); ok && snap.service(slot).state == of { // else it has gone
+		if slot, ok := snap.table.SlotOf(&of.id); ok && snap.service(slot).state == of { // else it has gone
 			b.rebuild(slot, snap.service(slot))
 		}
 	}
@@ -270,7 +237,7 @@ func (b *Balancer) rebuildChanged() {
 func (b *Balancer) rebuild(slot int32, was *service) {
 	b.updates++
 	snap := b.load()
-	is := b.prepare(snap.table.at(slot), was)
+	is := b.prepare(snap.table.In(slot), was)
 	snap.at(slot).Store(is)
 	b.finish(is, was)
 }

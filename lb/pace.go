@@ -14,7 +14,7 @@ type Pace struct {
 
 // pace returns what is to outlive this Balancer.
 func (s *service) pace(k *backend) (p Pace) {
-	if s.method != nil && s.method.algorithm == peakEWMA {
+	if s.method != nil && s.method.algorithm == PeakEWMA {
 		latency := k.latency.Load()
 		p.Delay = int64(math.Float32frombits(uint32(latency >> 32)))
 		p.Measured = int64(uint32(latency)) << latencyTick

@@ -28,7 +28,7 @@ func TestTablesStay(t *testing.T) {
 	const seed = 11
 	rng := rand.New(rand.NewPCG(seed, seed))
 	var services []*Service
-	for i := range 3 * pageSize {
+	for i := range 3 * PageSize {
 		s := numbered(i, 2)
 		services = append(services, &s)
 	}

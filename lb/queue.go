@@ -43,16 +43,16 @@ type Waiter struct {
 // whose says which clients a list of a queue has: those of a set, since backends of one may have room that are not of
 // the other, and of these those that have failed at a backend apart.
 type whose struct {
-	from  set
+	from  Set
 	tried int // 0: they have not, 1: they have
 }
 
 // queue is that of a service port.
 type queue struct {
-	fresh   [sets]atomic.Int64 // how many wait that have not failed
+	fresh   [Sets]atomic.Int64 // how many wait that have not failed
 	waiting atomic.Int64       // how many wait
 	mu      sync.Mutex         // guards the following, and those who wait
-	lists   [sets][2]struct{ first, last *Waiter }
+	lists   [Sets][2]struct{ first, last *Waiter }
 }
 
 // line returns the queue, which it makes unless there is one.
@@ -102,7 +102,7 @@ func (b *Balancer) Queue(w *Waiter, f *Flow, now int64) (wait int64, err error) 
 	return max(0, w.until-now), nil
 }
 
-func (w *Waiter) waitAt(s *state, from set, f *Flow) {
+func (w *Waiter) waitAt(s *state, from Set, f *Flow) {
 	w.of, w.flow, w.list = s, f, whose{from: from}
 	if !f.Tried.none() {
 		w.list.tried = 1
@@ -150,7 +150,7 @@ func (b *Balancer) Resumed() {
 	}
 	snap := b.load()
 	b.resuming.Store(false)
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		if s := snap.service(slot).state; s.queued() > 0 {
 			all[s] = struct{}{}
 		}
@@ -164,16 +164,16 @@ func (b *Balancer) Resumed() {
 
 // stateOf returns the state of the service that f is for, and the set that f gets. False: none has the frontend, or the
 // client may not ask any more.
-func (b *Balancer) stateOf(f *Flow) (s *state, from set, ok bool) {
+func (b *Balancer) stateOf(f *Flow) (s *state, from Set, ok bool) {
 	snap := b.load()
-	at, ok := snap.table.index.find(&f.Frontend)
+	at, ok := snap.table.Find(&f.Frontend)
 	if !ok {
 		return nil, 0, false
 	}
-	if at.ruled {
-		from, ok = snap.table.admit(at, f)
+	if at.Ruled {
+		from, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client)
 	}
-	return snap.service(at.slot).state, from, ok
+	return snap.service(at.Slot).state, from, ok
 }
 
 // Served reports whether the turn of the client has come.
@@ -276,14 +276,14 @@ func (s *state) servePlace(k *backend) {
 // service returns that whose backends w waits for; nil: the frontend is that of another, or of none.
 func (w *Waiter) service() *service {
 	snap := w.of.balancer.load()
-	at, ok := snap.table.index.find(&w.flow.Frontend)
+	at, ok := snap.table.Find(&w.flow.Frontend)
 	if !ok {
 		return nil
 	}
-	s := snap.service(at.slot)
-	from := clusterSet
-	if at.ruled {
-		from, ok = snap.table.admit(at, w.flow)
+	s := snap.service(at.Slot)
+	from := ClusterSet
+	if at.Ruled {
+		from, ok = snap.table.Admit(at, w.flow.Frontend.Addr.Addr(), w.flow.Client)
 	}
 	if !ok || s.state != w.of || from != w.list.from {
 		return nil
@@ -300,7 +300,7 @@ func (q *queue) serve(w *Waiter, c Choice) {
 
 // inOrder goes through those that wait, in the order in which they came.
 type inOrder struct {
-	at   [sets][2]*Waiter // the next one of each list; nil: none
+	at   [Sets][2]*Waiter // the next one of each list; nil: none
 	left int              // so many more of those that have failed are looked at
 }
 
@@ -310,7 +310,7 @@ const manyTurns = 64
 // inOrder begins with the first of the lists that k is for, or of all if k is nil.
 func (q *queue) inOrder(k *backend) (t inOrder) {
 	for in := range q.lists {
-		if k != nil && !k.is(set(in).condition()) {
+		if k != nil && !k.is(conditionOf(Set(in))) {
 			continue
 		}
 		for tried := range q.lists[in] {
@@ -435,7 +435,7 @@ func (q *queue) sort() {
 // pickWithin chooses as Pick does where backends may have limit connections at most: where the one whose turn it is has
 // so many, the next that has fewer. One that the client has failed at is chosen only if all are such. The client is out
 // of turn unless queued if others wait.
-func (s *service) pickWithin(from set, f *Flow, queued bool) (Choice, error) {
+func (s *service) pickWithin(from Set, f *Flow, queued bool) (Choice, error) {
 	if !queued && (s.state.line().fresh[from].Load() > 0 || s.state.balancer.resuming.Load()) {
 		return Choice{}, ErrFull
 	}
@@ -467,7 +467,7 @@ func (s *service) stick(k *backend, f *Flow) {
 }
 
 // withRoom begins a connection at the next backend of a set behind one that has no room; nil: there is none.
-func (s *service) withRoom(from set, f *Flow, full *backend) *backend {
+func (s *service) withRoom(from Set, f *Flow, full *backend) *backend {
 	r := s.rings[from]
 	at := slices.Index(r, full)
 	all := f.Tried.has(full) // next gives one that has failed only if all have

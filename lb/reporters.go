@@ -45,14 +45,3 @@ func (v *reporters) believe(client netip.Addr, now, interval int64) bool {
 	v.clients[at], v.last[at] = who, now
 	return true
 }
-
-// HostOf returns the first of the addresses that the host of a client can have: with IPv6 it has a /64 to choose from
-// (RFC 4291, 2.5.1). Limits and shares of a client count by it.
-func HostOf(client netip.Addr) netip.Addr {
-	if client = plain(client); !client.Is6() {
-		return client
-	}
-	const bits = 64
-	p, _ := client.Prefix(bits)
-	return p.Addr()
-}

@@ -1,16 +1,13 @@
 package lb
 
-import (
-	"cmp"
-	"net/netip"
-)
+import "cmp"
 
 // Policies are what a Service requests beyond its API object: its annotations sluice.io/..., typed and within their
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
 // is none, of what is on by default, or for all. Times are in nanoseconds. Those of a Service are immutable.
 type Policies struct {
 	DataPath        string // "userspace", "queue", "nftables", "iptables", "ipvs" or "auto"; Pick takes no notice of it
-	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [Algorithm]
+	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [ParseScheduler]
 	SlowStart       int64  // how long backends that join others take to get all of their turns
 	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says
 	ReadinessProbe  string // the active check of the backends; who makes the checks calls [Balancer.Checked]
@@ -106,8 +103,8 @@ func (p Policies) Or(d *Policies) *Policies {
 
 // CountsInFlight reports whether it matters to choices how many connections are in flight.
 func (p *Policies) CountsInFlight() bool {
-	a, _, _ := parseScheduler(p.Scheduler)
-	return a == leastConnections || a == twoChoices || a == peakEWMA
+	s, _ := ParseScheduler(p.Scheduler)
+	return s.Algorithm == LeastConnections || s.Algorithm == TwoChoices || s.Algorithm == PeakEWMA
 }
 
 // InForce returns what holds for s: what it requests, else what is given for all.
@@ -136,30 +133,6 @@ func (p *Policies) ProxyVersion(of Protocol) uint8 {
 	return 0
 }
 
-// Transparent reports whether a connection to the backend of c is to come from the client's own address: if its service
-// requests that, and the backend's answers pass this node and get to nothing else before. So it is a backend of this
-// node, but neither the node itself nor the client, and the client is none of the node's pods, whom a backend may
-// answer without the node.
-func (b *Balancer) Transparent(c Choice, client netip.Addr) bool {
-	if c.Policies().Transparent != On || !c.backend.is(onNode) {
-		return false
-	}
-	backend := c.backend.addr.Addr()
-	if !client.IsValid() || client.Is4() != backend.Is4() || client.IsLoopback() || client.IsLinkLocalUnicast() ||
-		client == backend {
-		return false
-	}
-	node := &b.load().table.node
-	_, own := node.addresses[backend]
-	return !own && !within(node.podCIDRs, client)
-}
-
-// Appear notes that the backend of c has accepted a connection from the client's own address.
-func (c Choice) Appear() { c.backend.appeared.Store(true) }
-
-// Appeared reports whether it ever has.
-func (c Choice) Appeared() bool { return c.backend.appeared.Load() }
-
 // nothing is what most Services request.
 var nothing Policies
 
@@ -176,28 +149,23 @@ func (s *Service) samePolicies(t *Service) bool {
 	return s.Policies == t.Policies || *s.Requests() == *t.Requests()
 }
 
-// Policies returns what holds for connections of the service that c is for, at this moment and also after the service
-// has gone. It is one atomic load, and never nil; what it returns is not to be written to.
-func (c Choice) Policies() *Policies {
-	if c.backend == nil {
-		return &nothing
-	}
-	return c.backend.service.policies.Load()
+// limitsClients reports whether p limits what one client may do.
+func (p *Policies) LimitsClients() bool {
+	return p.MaxClientConnections > 0 || p.MaxClientConnectionRate > 0
 }
 
-// Policies returns what holds for connections to a frontend, without a Pick; what is given for all if no service has
-// it. It neither allocates nor waits.
-func (b *Balancer) Policies(f Frontend) *Policies {
-	snap := b.load()
-	if at, ok := snap.table.index.find(&f); ok {
-		return snap.service(at.slot).state.policies.Load()
-	}
-	return &b.Defaults
+// Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has
+// left.
+func (p *Policies) Watched() bool {
+	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 || p.HalfCloseTimeout > 0
 }
 
-// CountsInFlight is Policies.CountsInFlight of the service that has a frontend. It neither allocates nor waits.
-func (b *Balancer) CountsInFlight(f Frontend) bool {
-	snap := b.load()
-	at, ok := snap.table.index.find(&f)
-	return ok && snap.service(at.slot).state.countsInFlight.Load()
+// Probes reports whether p requests anything of keep-alive probes, or of bytes without an acknowledgement.
+func (p *Policies) Probes() bool {
+	return p.KeepaliveIdle > 0 || p.KeepaliveInterval > 0 || p.KeepaliveProbes > 0 || p.UserTimeout > 0
+}
+
+// SamePolicies reports whether s and t request the same, affinity included.
+func (s *Service) SamePolicies(t *Service) bool {
+	return s.samePolicies(t) && s.AffinityTimeout == t.AffinityTimeout
 }

@@ -33,9 +33,9 @@ type positions struct{ first, retry atomic.Uint64 }
 // resume returns the position at which a service that s becomes goes on with the round that s is in at position: at the
 // same backend, or the one after it in order if that one has left. Chance goes on by itself: it would repeat itself
 // from the beginning of a round.
-func (s *service) resume(in set, position uint64, next *service) uint64 {
+func (s *service) resume(in Set, position uint64, next *service) uint64 {
 	r, to := s.rings[in], next.rings[in]
-	if len(r) == 0 || len(to) == 0 || next.method != nil && next.method.algorithm.random() {
+	if len(r) == 0 || len(to) == 0 || next.method != nil && next.method.chances() {
 		return position
 	}
 	was, is := s.terms(in), next.terms(in)

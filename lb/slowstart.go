@@ -55,7 +55,7 @@ func (st *start) part(now int64) uint64 {
 }
 
 // slowly returns the backend whose turn it is, or one for it that needs no time if it does not take the turn.
-func (s *service) slowly(from set, f *Flow, k *backend) *backend {
+func (s *service) slowly(from Set, f *Flow, k *backend) *backend {
 	st := k.starts()
 	if st == nil || st.takes(k, f.Now) {
 		return k
@@ -78,7 +78,7 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 
 // window returns how long the slow start of backends takes by these policies; 0 or less: they have none.
 func window(p *Policies) int64 {
-	if algorithm, _, _ := parseScheduler(p.Scheduler); algorithm.hashes() {
+	if scheduler, _ := ParseScheduler(p.Scheduler); scheduler.Hashes() {
 		return 0
 	}
 	return p.SlowStart

@@ -14,7 +14,7 @@ type state struct {
 	balancer  *Balancer
 	hash      uint64 // of id, with the seed
 	floors    atomic.Pointer[floors]
-	positions [sets]positions
+	positions [Sets]positions
 
 	// Picks that ended with ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
 	noBackend, noLocalBackend, notAllowed atomic.Uint64
@@ -94,8 +94,8 @@ type backend struct {
 }
 
 const (
-	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
-	live     uint32 = 1 << sets   // flows that are there may stay
+	eligible uint32 = 1<<Sets - 1 // new connections may go there: the sets it is in
+	live     uint32 = 1 << Sets   // flows that are there may stay
 	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
 	stays    uint32 = live << 2   // connections may stay whatever the policy
 	counted  uint32 = live << 3   // its service goes by least connections
@@ -105,8 +105,8 @@ const (
 	marks = stays | counted | onNode | limited // what is no condition of new connections, or of flows
 )
 
-// condition returns the one of backends in the set.
-func (in set) condition() uint32 { return 1 << in }
+// conditionOf returns the one of backends in the set.
+func conditionOf(in Set) uint32 { return 1 << in }
 
 // is reports whether any of these conditions is true.
 func (b *backend) is(condition uint32) bool { return b.condition.Load()&condition != 0 }
@@ -235,4 +235,21 @@ func (s *state) forgetConversations() {
 	for i := range s.conversations.all() {
 		s.conversations[i].DeleteFunc(func(conversation) bool { return true })
 	}
+}
+
+// conditions returns those of b, one of the backends that sel was made from.
+func conditions(sel Selection, b *Backend) uint32 {
+	var c uint32
+	if b.Live() {
+		c |= live
+	}
+	if b.Stays() {
+		c |= stays
+	}
+	for in := range Sets {
+		if sel.Has(in, b) {
+			c |= conditionOf(in)
+		}
+	}
+	return c
 }

@@ -81,7 +81,7 @@ func (b *Balancer) Stats() []Stats {
 	defer b.mu.Unlock()
 	snap := b.load()
 	all := make([]Stats, snap.table.Len())
-	for i, slot := range snap.table.slots {
+	for i, slot := range snap.table.Slots() {
 		all[i] = snap.service(slot).stats(b.updates)
 	}
 	return all
@@ -129,8 +129,8 @@ func (b *backend) stats() BackendStats {
 	return BackendStats{
 		Addr:          b.addr,
 		Live:          b.is(live),
-		Eligible:      b.is(clusterSet.condition()),
-		EligibleLocal: b.is(localSet.condition()),
+		Eligible:      b.is(conditionOf(ClusterSet)),
+		EligibleLocal: b.is(conditionOf(LocalSet)),
 		Health:        b.remember(),
 		Counts:        b.counts(),
 		InFlight:      b.inFlight(),
@@ -142,7 +142,7 @@ func (b *backend) stats() BackendStats {
 // allocates nor waits for Update.
 func (b *Balancer) ExceedsShare(id ID, times uint64) {
 	snap := b.load()
-	if slot, ok := snap.table.index.slot(id); ok {
+	if slot, ok := snap.table.SlotOf(&id); ok {
 		snap.service(slot).state.overShare.Add(times)
 	}
 }

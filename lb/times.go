@@ -198,7 +198,7 @@ func (b *Balancer) Times(visit func(ID, *Times)) {
 	b.times.mu.Lock()
 	defer b.times.mu.Unlock()
 	snap := b.load()
-	for _, slot := range snap.table.slots {
+	for _, slot := range snap.table.Slots() {
 		s := snap.service(slot).state
 		if t := s.times.Load(); t != nil && t != b.times.others {
 			if all := t.sum(); all != nil {

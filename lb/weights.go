@@ -1,23 +1,7 @@
 package lb
 
-// weight returns the part of new connections that b is to have, beside those of others.
-func (b *Backend) weight() uint32 { return max(1, uint32(b.Weight)) }
-
-// Weighted reports whether the backends of s that are neither in maintenance nor drained have different weights.
-func (s *Service) Weighted() bool {
-	first := uint32(0)
-	for i := range s.Backends {
-		k := &s.Backends[i]
-		if k.Maintenance || k.Drained {
-			continue
-		}
-		if first != 0 && k.weight() != first {
-			return true
-		}
-		first = k.weight()
-	}
-	return false
-}
+// weightOf returns the part of new connections that b is to have, beside those of others.
+func weightOf(b *Backend) uint32 { return max(1, uint32(b.Weight)) }
 
 // alike reports whether all weights are the same.
 func alike(weights []uint32) bool {

@@ -37,7 +37,7 @@ func TestWhy(t *testing.T) {
 
 	b = balancing(t, limitedTo(1, 1, 2))
 	asked(b, Flow{}, "rr")
-	b.load().service(0).state.positions[clusterSet].first.Add(1) // the turn is that of the one which is full
+	b.load().service(0).state.positions[ClusterSet].first.Add(1) // the turn is that of the one which is full
 	asked(b, Flow{}, "room")
 	f := Flow{Frontend: Frontend{TCP, front}, Why: &why}
 	if _, err := b.Pick(f); err != ErrFull {
