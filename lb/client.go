@@ -17,5 +17,5 @@ func HostOf(client netip.Addr) netip.Addr {
 type Client struct {
 	Addr     netip.Addr
 	Backend  netip.AddrPort
-	LastUsed int64 // on the clock of Flow.Now
+	LastUsed int64 // of a monotonic clock, in ns
 }

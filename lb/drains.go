@@ -16,7 +16,7 @@ type Drain struct {
 	Node string // that they run on, if they are not named by their address
 
 	Service  Name   // the only Service whose endpoints they are; the zero Name: they are drained in all
-	Deadline int64  // when their connections are reset, on the clock of Flow.Now; 0: they stay
+	Deadline int64  // when their connections are reset, in ns of a monotonic clock; 0: they stay
 	By       string // who has asked for it
 }
 
@@ -108,6 +108,17 @@ func (d *Drains) Of(id ID, addr netip.AddrPort) (Drain, bool) {
 		return Drain{}, false
 	}
 	return *k, true
+}
+
+// Until returns the deadline of the connections of an endpoint of a service; math.MaxInt64: there is none.
+func (d *Drains) Until(id *ID, addr netip.AddrPort) int64 {
+	if d == nil || !d.deadlines {
+		return math.MaxInt64
+	}
+	if k := d.of(id, addr); k != nil {
+		return k.ends()
+	}
+	return math.MaxInt64
 }
 
 func (d *Drains) of(id *ID, addr netip.AddrPort) (first *Drain) {

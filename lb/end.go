@@ -18,9 +18,9 @@ const (
 	QueueTimeout        // no endpoint in time, or no room at one
 	QueueFull           // as many wait as may
 	NotAllowed          // the client is not among the sources of the address
-	OverConnections     // ErrServiceLimit
-	OverClient          // ErrClientLimit
-	OverRate            // ErrClientRate
+	OverConnections     // the service has as many as it may
+	OverClient          // the client has as many as it may
+	OverRate            // the client opens them faster than it may
 	OverShare           // its Service, or it, had its share of what all have in common
 	ServerData          // reset by the endpoint
 	NoResource          // no port or descriptor

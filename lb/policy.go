@@ -12,7 +12,7 @@ import (
 func (v Verdict) String() string { return name(v, "serve", "refuse", "drop") }
 
 // Verdicts says what becomes of clients on this node, and of all others, that ask
-// at a, one of the addresses of s: what Pick would find if a allows them.
+// at a, one of the addresses of s: what a pick would find if a allows them.
 func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 	of := [Sets]Verdict{Refuse, Refuse}
 	for i := range s.Backends {

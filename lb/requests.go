@@ -6,26 +6,25 @@ import "cmp"
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
 // is none, of what is on by default, or for all. Times are in nanoseconds. Those of a Service are immutable.
 type Policies struct {
-	DataPath        string // "userspace", "queue", "nftables", "iptables", "ipvs" or "auto"; Pick takes no notice of it
+	DataPath        string // "userspace", "queue", "nftables", "iptables", "ipvs" or "auto"; picks take no notice of it
 	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [ParseScheduler]
 	SlowStart       int64  // how long backends that join others take to get all of their turns
 	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says
-	ReadinessProbe  string // the active check of the backends; who makes the checks calls [Balancer.Checked]
+	ReadinessProbe  string // the active check of the backends; lb/balancer is told of its results
 
 	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
 	// word is proxy_responses of nginx).
 	UDPResponses int32
 
 	// Hold is how long a client waits for a backend while there is none, and HoldConnections how many do so at the same
-	// time: 0 is 1,024. See [Balancer.Hold].
+	// time: 0 is 1,024.
 	Hold            int64
 	HoldConnections int32
-	Transparent     Switch // whether backends see the client's own address: see [Balancer.Transparent]
+	Transparent     Switch // whether backends see the client's own address, where answers pass this node
 
 	// Limits of this node: of the connections of a service port, of each of its backends, and of each client there, and
 	// of how many a client opens in a second. 0 is none. Where the backends have no room QueueTimeout is how long a
-	// client waits, 5 s unless given, and MaxPendingConnections how many do, 1,024 unless given. See [Balancer.Admit],
-	// [Balancer.Queue].
+	// client waits, 5 s unless given, and MaxPendingConnections how many do, 1,024 unless given.
 	MaxConnections, MaxEndpointConnections, MaxPendingConnections int32
 	MaxClientConnections, MaxClientConnectionRate                 int32
 	QueueTimeout                                                  int64
@@ -34,8 +33,7 @@ type Policies struct {
 
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 
-	// OnEndpointRemoved is how long connections stay after their backend has left; below 0: until they end. See
-	// [Choice.Leaves].
+	// OnEndpointRemoved is how long connections stay after their backend has left; below 0: until they end.
 	OnEndpointRemoved int64
 
 	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
@@ -147,11 +145,6 @@ func (s *Service) Requests() *Policies {
 // samePolicies reports whether s and t request the same.
 func (s *Service) samePolicies(t *Service) bool {
 	return s.Policies == t.Policies || *s.Requests() == *t.Requests()
-}
-
-// limitsClients reports whether p limits what one client may do.
-func (p *Policies) LimitsClients() bool {
-	return p.MaxClientConnections > 0 || p.MaxClientConnectionRate > 0
 }
 
 // Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has

@@ -242,8 +242,8 @@ type Verdict uint8
 // The verdicts.
 const (
 	Serve  Verdict = iota // there is a backend
-	Refuse                // refused at once: Pick returns ErrNoBackend
-	Drop                  // not answered, since another node may: Pick returns ErrNoLocalBackend
+	Refuse                // refused at once: no backend is eligible
+	Drop                  // not answered, since another node may: no backend of this node is eligible
 )
 
 // weight returns the part of new connections that b is to have, beside those of others.
