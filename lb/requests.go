@@ -10,7 +10,7 @@ type Policies struct {
 	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [ParseScheduler]
 	SlowStart       int64  // how long backends that join others take to get all of their turns
 	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says
-	ReadinessProbe  string // the active check of the backends; lb/balancer is told of its results
+	ReadinessProbe  string // the active check of the backends
 
 	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
 	// word is proxy_responses of nginx).

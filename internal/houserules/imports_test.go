@@ -153,9 +153,9 @@ var layers = []layer{
 			"and all who delete entries",
 	},
 	{
-		dir: "internal/flows/track", ours: []string{"lb", runs, "internal/flows", "internal/shares", talks}, never: outside,
-		theirs: []string{"go.uber.org/zap"},
-		why:    "it tells the Balancer what becomes of flows that the kernel forwards, and knows no rules",
+		dir: "internal/flows/track", never: outside, theirs: []string{"go.uber.org/zap"},
+		ours: []string{"lb", runs, "internal/flows", "internal/shares", "internal/netfilter", talks},
+		why:  "it tells the Balancer what becomes of flows that the kernel forwards, and knows no rules",
 	},
 	{
 		dir: "internal/flows/report", never: outside, theirs: []string{"go.uber.org/zap"},
