@@ -38,12 +38,15 @@ func (t *Table) In(slot int32) *Service { return t.at(slot) }
 // Find returns the owner of f, as Lookup does: its slot, and whether it matters who asks, which Admit says.
 func (t *Table) Find(f *Frontend) (Owner, bool) { return t.index.find(f) }
 
-// Admit returns the set of backends that a client gets who asks for an address of a ruled owner, and whether it may
-// ask there.
-func (t *Table) Admit(at Owner, asked, client netip.Addr) (in Set, allowed bool) {
+// Admit returns the set of backends that a client gets who asks for f, which has a ruled owner, and whether it may ask
+// there.
+func (t *Table) Admit(at Owner, f *Frontend, client netip.Addr) (in Set, allowed bool) {
 	a := &t.at(at.Slot).Addresses[at.address]
 	client = plain(client)
-	return a.set(a.Local && t.node.has(client, plain(asked))), a.allows(client)
+	if a.Local {
+		in = a.set(t.node.has(client, plain(f.Addr.Addr())))
+	}
+	return in, a.allows(client)
 }
 
 // Address returns the address by which the service of at has what was asked for. The caller must not change it.

@@ -112,7 +112,7 @@ func (b *Balancer) pick(f *Flow) (Choice, error) {
 	s := snap.service(at.Slot)
 	from := lb.ClusterSet
 	if at.Ruled {
-		if from, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client); !ok {
+		if from, ok = snap.table.Admit(at, &f.Frontend, f.Client); !ok {
 			s.state.notAllowed.Add(1)
 			return Choice{}, ErrNotAllowed
 		}
@@ -148,7 +148,7 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 	}
 	from := lb.ClusterSet
 	if at.Ruled {
-		if from, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client); !ok {
+		if from, ok = snap.table.Admit(at, &f.Frontend, f.Client); !ok {
 			return false
 		}
 	}

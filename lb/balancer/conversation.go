@@ -84,7 +84,7 @@ func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 		return Choice{}, Conversation{}, false
 	}
 	if at.Ruled {
-		if _, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client); !ok {
+		if _, ok = snap.table.Admit(at, &f.Frontend, f.Client); !ok {
 			return Choice{}, Conversation{}, false
 		}
 	}

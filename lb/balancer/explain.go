@@ -27,7 +27,7 @@ func (b *Balancer) Explain(f Flow) string {
 		fmt.Fprintf(&w, " %s", address.Addr)
 	}
 	w.WriteString("\n")
-	from, allowed := snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client)
+	from, allowed := snap.table.Admit(at, &f.Frontend, f.Client)
 	explainSources(&w, address, &f, allowed)
 	explainPolicy(&w, address, &f, from)
 	explainScheduler(&w, s.state.policies.Load())

@@ -38,7 +38,7 @@ func (qs Queues) Admit(f *lb.Frontend, client netip.Addr, now int64) (*lb.ID, Ad
 		return nil, Admission{}, nil
 	}
 	if at.Ruled {
-		if _, ok := snap.table.Admit(at, f.Addr.Addr(), client); !ok {
+		if _, ok := snap.table.Admit(at, f, client); !ok {
 			return nil, Admission{}, nil // Pick refuses it, and it is not to take what others may have
 		}
 	}

@@ -172,7 +172,7 @@ func (qs Queues) stateOf(f *Flow) (s *state, from lb.Set, ok bool) {
 		return nil, 0, false
 	}
 	if at.Ruled {
-		from, ok = snap.table.Admit(at, f.Frontend.Addr.Addr(), f.Client)
+		from, ok = snap.table.Admit(at, &f.Frontend, f.Client)
 	}
 	return snap.service(at.Slot).state, from, ok
 }
@@ -284,7 +284,7 @@ func (w *Waiter) service() *service {
 	s := snap.service(at.Slot)
 	from := lb.ClusterSet
 	if at.Ruled {
-		from, ok = snap.table.Admit(at, w.flow.Frontend.Addr.Addr(), w.flow.Client)
+		from, ok = snap.table.Admit(at, &w.flow.Frontend, w.flow.Client)
 	}
 	if !ok || s.state != w.of || from != w.list.from {
 		return nil
