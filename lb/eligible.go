@@ -3,9 +3,10 @@ package lb
 // Which backends new connections may go to. This is the one place that decides it,
 // by the rules of kube-proxy (CategorizeEndpoints in its topology.go, 1.36).
 
-// set is one of the two sets of eligible backends of a service port.
+// Set is one of the two sets of eligible backends of a service port.
 type Set uint8
 
+// The sets.
 const (
 	ClusterSet Set = iota // for policy Cluster: those of any node
 	LocalSet              // for policy Local: those of this node
@@ -53,6 +54,7 @@ type Selection struct {
 	hints      hints
 }
 
+// Select looks at all backends of a service.
 func Select(backends []Backend) Selection {
 	var s Selection
 	var nodeHere, nodeMissing, zoneHere, zoneMissing bool
@@ -78,7 +80,7 @@ func Select(backends []Backend) Selection {
 	return s
 }
 
-// has reports whether b, one of the backends that s was made from, is in a set.
+// Has reports whether b, one of the backends that s was made from, is in a set.
 func (s Selection) Has(in Set, b *Backend) bool {
 	if in == LocalSet {
 		return b.Local && (b.ready() || !s.localReady && b.servingTerminating())
@@ -111,7 +113,7 @@ func (b *Backend) out() bool { return b.Loop || b.Maintenance || b.Drained }
 // TakesNew reports whether b takes connections where there are only ready ones.
 func (b *Backend) TakesNew() bool { return b.ready() }
 
-// live reports whether flows that are at b already may stay there.
+// Live reports whether flows that are at b already may stay there.
 func (b *Backend) Live() bool { return (b.Ready || b.Serving) && !b.Loop }
 
 // NoHints says why hints do not count in a set, to a human; empty: there are none, or they do.
@@ -125,7 +127,7 @@ func (s Selection) NoHints(in Set) string {
 	return ""
 }
 
-// why explains what has says, to a human.
+// Why explains what Has says, to a human.
 func (s Selection) Why(in Set, b *Backend) string {
 	switch {
 	case b.Loop:
@@ -168,5 +170,5 @@ func (s Selection) whyHinted(b *Backend) string {
 	return "ready, but hinted for another " + place
 }
 
-// stays reports whether connections that are at b may stay there.
+// Stays reports whether connections that are at b may stay there.
 func (b *Backend) Stays() bool { return b.Ready || b.Serving || !b.Terminating }

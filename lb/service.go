@@ -265,7 +265,7 @@ func (s *Service) Weighted() bool {
 	return false
 }
 
-// sameBalance reports whether s and t are balanced alike, wherever they are served.
+// SameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) SameBalance(t *Service) bool {
 	return s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && sameBackends(s.Backends, t.Backends)
 }
