@@ -199,7 +199,7 @@ bench-control: deps build systems ## measure starts, changes and forwarding besi
 
 bench-micro: ## measure single functions and compare them with BASELINE, which the first run on this machine writes
 	@mkdir -p bin
-	go test -run '^$$' -bench . -benchmem -count 6 -timeout 20m ./lb ./internal/eventloop ./udp | tee bin/micro.txt
+	go test -run '^$$' -bench . -benchmem -count 6 -timeout 20m ./lb/... ./internal/eventloop ./udp | tee bin/micro.txt
 	[ -e $(BASELINE) ] || cp bin/micro.txt $(BASELINE)
 	go run $(BENCHSTAT) $(BASELINE) bin/micro.txt
 

@@ -187,7 +187,7 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 			case b.node.answers(Frontend{s.Protocol, a.Addr}):
 				err = errors.New("is where this program itself answers")
 			case err == nil:
-				err = b.claim(s, &a, owner{slot: slot, address: int32(len(kept)), owned: true, ruled: a.ruled()}, kept)
+				err = b.claim(s, &a, Owner{Slot: slot, address: int32(len(kept)), owned: true, Ruled: a.ruled()}, kept)
 			}
 			if _, taken := err.(*takenError); taken {
 				refused = append(refused, err)

@@ -69,7 +69,7 @@ func sameClaims(a, b *Service) bool {
 }
 
 // holder returns who has claimed exactly f.
-func (x *index) holder(f *Frontend) (owner, bool) {
+func (x *index) holder(f *Frontend) (Owner, bool) {
 	if !f.Addr.Addr().IsUnspecified() {
 		return x.own(f)
 	}
@@ -79,13 +79,13 @@ func (x *index) holder(f *Frontend) (owner, bool) {
 
 // claim makes by the owner of the address a of s, unless another service has a better claim. kept are the addresses
 // of s before a.
-func (b *builder) claim(s *Service, a *Address, by owner, kept []Address) error {
+func (b *builder) claim(s *Service, a *Address, by Owner, kept []Address) error {
 	f := Frontend{s.Protocol, a.Addr}
-	if first, blocked := b.blocked(&f, s, a.Kind, by.slot); blocked {
-		b.lose(&f, by.slot)
+	if first, blocked := b.blocked(&f, s, a.Kind, by.Slot); blocked {
+		b.lose(&f, by.Slot)
 		return b.taken(s, a, first)
 	}
-	if first, ok := b.index.holder(&f); ok && first.slot == by.slot {
+	if first, ok := b.index.holder(&f); ok && first.Slot == by.Slot {
 		if i := int(first.address); i >= 0 && i < len(kept) && kept[i].Addr == f.Addr {
 			return errors.New("listed twice")
 		}
@@ -102,36 +102,36 @@ func (b *builder) claimCheck(s *Service, slot int32) {
 	if !ok {
 		return
 	}
-	if first, held := b.index.holder(&f); held && first.slot == slot && first.owned {
+	if first, held := b.index.holder(&f); held && first.Slot == slot && first.owned {
 		return // a mistake: it is the node port of s, too
 	}
-	b.bid(&f, s, NodePort, owner{slot: slot, address: -1, check: true})
+	b.bid(&f, s, NodePort, Owner{Slot: slot, address: -1, check: true})
 }
 
 // blocked returns which other Service has the port of f at all addresses of the node, if f is an address of the node
 // and its kind is worse than a node port. The service s in the slot is asked again when that changes.
-func (b *builder) blocked(f *Frontend, s *Service, kind Kind, slot int32) (owner, bool) {
+func (b *builder) blocked(f *Frontend, s *Service, kind Kind, slot int32) (Owner, bool) {
 	if f.Addr.Addr().IsUnspecified() || ranks[kind] <= ranks[NodePort] || !b.node.serves(f.Addr.Addr()) {
-		return owner{}, false
+		return Owner{}, false
 	}
 	port := f.everywhere()
 	b.contest(port, slot)
 	first, ok := b.index.holder(&port)
-	return first, ok && first.slot != slot && b.records.at(first.slot).given.Service() != s.Service()
+	return first, ok && first.Slot != slot && b.records.at(first.Slot).given.Service() != s.Service()
 }
 
 // bid makes by the owner of f, unless the service that has it has a better claim, which is returned then.
-func (b *builder) bid(f *Frontend, s *Service, kind Kind, by owner) (first owner, won bool) {
+func (b *builder) bid(f *Frontend, s *Service, kind Kind, by Owner) (first Owner, won bool) {
 	first, ok := b.index.holder(f)
 	switch {
-	case ok && first.slot == by.slot:
+	case ok && first.Slot == by.Slot:
 		b.set(f, by)
 		return by, true
-	case ok && !b.precedes(f, s, kind, by.slot, first):
-		b.contest(*f, by.slot)
+	case ok && !b.precedes(f, s, kind, by.Slot, first):
+		b.contest(*f, by.Slot)
 		return first, false
 	case ok:
-		b.contest(*f, first.slot)
+		b.contest(*f, first.Slot)
 	}
 	if ok || f.Addr.Addr().IsUnspecified() {
 		b.disturb(*f)
@@ -143,41 +143,41 @@ func (b *builder) bid(f *Frontend, s *Service, kind Kind, by owner) (first owner
 
 // precedes reports whether the service s in a slot has a better claim to f, by an address of a kind, than the service
 // that has it in the table so far.
-func (b *builder) precedes(f *Frontend, s *Service, kind Kind, slot int32, first owner) bool {
-	other := b.records.at(first.slot).given
+func (b *builder) precedes(f *Frontend, s *Service, kind Kind, slot int32, first Owner) bool {
+	other := b.records.at(first.Slot).given
 	if c := cmp.Compare(ranks[kind], ranks[b.kind(first)]); c != 0 {
 		return c < 0
 	}
 	if had := b.had(f); had != nil && (*had == s.ID || *had == other.ID) {
 		return *had == s.ID
 	}
-	return cmp.Or(cmp.Compare(s.Created, other.Created), cmp.Compare(b.places[slot], b.places[first.slot])) < 0
+	return cmp.Or(cmp.Compare(s.Created, other.Created), cmp.Compare(b.places[slot], b.places[first.Slot])) < 0
 }
 
 // kind returns the kind of the address by which an owner has it.
-func (b *builder) kind(at owner) Kind {
+func (b *builder) kind(at Owner) Kind {
 	if at.check {
 		return NodePort
 	}
-	return b.at(at.slot).Addresses[at.address].Kind
+	return b.at(at.Slot).Addresses[at.address].Kind
 }
 
 // had returns the service that had f in the table before; nil: none.
 func (b *builder) had(f *Frontend) *ID {
 	if at, ok := b.prior.index.holder(f); ok {
-		return &b.prior.at(at.slot).ID
+		return &b.prior.at(at.Slot).ID
 	}
 	return nil
 }
 
 // taken returns the error that refuses an address of s.
-func (b *builder) taken(s *Service, a *Address, first owner) error {
-	return &takenError{s.ID, Taken{a.Addr, a.Kind, b.records.at(first.slot).given.ID, b.kind(first)}}
+func (b *builder) taken(s *Service, a *Address, first Owner) error {
+	return &takenError{s.ID, Taken{a.Addr, a.Kind, b.records.at(first.Slot).given.ID, b.kind(first)}}
 }
 
 // lose takes f from the service in a slot, if that has it.
 func (b *builder) lose(f *Frontend, slot int32) {
-	if at, ok := b.index.holder(f); ok && at.slot == slot {
+	if at, ok := b.index.holder(f); ok && at.Slot == slot {
 		b.vacate(f)
 	}
 }
@@ -185,16 +185,16 @@ func (b *builder) lose(f *Frontend, slot int32) {
 // vacate takes f from its owner. The services that lost it are asked again.
 func (b *builder) vacate(f *Frontend) {
 	b.touch(f)
-	b.set(f, owner{})
+	b.set(f, Owner{})
 	b.disturb(*f)
 }
 
 // set makes at the owner of f.
-func (b *builder) set(f *Frontend, at owner) {
+func (b *builder) set(f *Frontend, at Owner) {
 	switch {
 	case f.Addr.Addr().IsUnspecified():
 		*b.port(f) = at
-	case at == owner{}:
+	case at == Owner{}:
 		delete(b.frontends(f), *f)
 	default:
 		b.frontends(f)[*f] = at

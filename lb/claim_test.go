@@ -15,7 +15,7 @@ func ownersAreRight(t *testing.T, before, table *Table, services []*Service, fro
 		want := ruleOwner(before, table, services, f)
 		var got *ID
 		if at, ok := table.index.holder(&f); ok {
-			got = &table.at(at.slot).ID
+			got = &table.at(at.Slot).ID
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("%s belongs to %v, want %v", f, got, want)
@@ -32,7 +32,7 @@ func ruleOwner(before, table *Table, services []*Service, f Frontend) *ID {
 	}
 	var had *ID
 	if at, ok := before.index.holder(&f); ok {
-		had = &before.at(at.slot).ID
+		had = &before.at(at.Slot).ID
 	}
 	port, node := f.everywhere(), f.Addr.Addr().IsUnspecified()
 	var all []claimant
@@ -129,7 +129,7 @@ func TestWhoOwnsAnAddress(t *testing.T) {
 						port := f.everywhere()
 						at, _ = table.index.holder(&port)
 					}
-					if got := table.at(at.slot).ID; got != want {
+					if got := table.at(at.Slot).ID; got != want {
 						t.Errorf("in the order %v %s belongs to %s, want %s", order, c.ask, got, want)
 					}
 				}

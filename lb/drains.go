@@ -16,7 +16,7 @@ type Drain struct {
 	Node string // that they run on, if they are not named by their address
 
 	Service  Name   // the only Service whose endpoints they are; the zero Name: they are drained in all
-	Deadline int64  // when their connections are reset, on the clock of Flow.Now; 0: they stay
+	Deadline int64  // when their connections are reset, in ns of a monotonic clock; 0: they stay
 	By       string // who has asked for it
 }
 
@@ -108,6 +108,17 @@ func (d *Drains) Of(id ID, addr netip.AddrPort) (Drain, bool) {
 		return Drain{}, false
 	}
 	return *k, true
+}
+
+// Until returns the deadline of the connections of an endpoint of a service; math.MaxInt64: there is none.
+func (d *Drains) Until(id *ID, addr netip.AddrPort) int64 {
+	if d == nil || !d.deadlines {
+		return math.MaxInt64
+	}
+	if k := d.of(id, addr); k != nil {
+		return k.ends()
+	}
+	return math.MaxInt64
 }
 
 func (d *Drains) of(id *ID, addr netip.AddrPort) (first *Drain) {
@@ -222,29 +233,4 @@ func (s *Service) Drained() (n int) {
 		}
 	}
 	return n
-}
-
-// Drain has the deadlines of d count from now on. Which backends are drained is for the table to say.
-func (b *Balancer) Drain(d *Drains) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.drains.Store(d)
-	if d != nil && d.deadlines {
-		for _, f := range b.watchers {
-			f()
-		}
-	}
-}
-
-// Drains returns what Drain was called with last.
-func (b *Balancer) Drains() *Drains { return b.drains.Load() }
-
-// drainedUntil returns when connections of a backend are reset since an operator has drained it.
-func (b *Balancer) drainedUntil(k *backend) int64 {
-	if d := b.drains.Load(); d != nil && d.deadlines {
-		if drain := d.of(&k.service.id, k.addr); drain != nil {
-			return drain.ends()
-		}
-	}
-	return math.MaxInt64
 }

@@ -3,13 +3,14 @@ package lb
 // Which backends new connections may go to. This is the one place that decides it,
 // by the rules of kube-proxy (CategorizeEndpoints in its topology.go, 1.36).
 
-// set is one of the two sets of eligible backends of a service port.
-type set uint8
+// Set is one of the two sets of eligible backends of a service port.
+type Set uint8
 
+// The sets.
 const (
-	clusterSet set = iota // for policy Cluster: those of any node
-	localSet              // for policy Local: those of this node
-	sets                  // how many there are
+	ClusterSet Set = iota // for policy Cluster: those of any node
+	LocalSet              // for policy Local: those of this node
+	Sets                  // how many there are
 )
 
 // Eligible returns the backends that new connections to an address with policy
@@ -18,17 +19,17 @@ const (
 // one is for here. If none is ready they are those that still serve while they
 // terminate, so that a rolling update does not refuse connections (KEP-1669). One in maintenance
 // or drained is none of them, even if there is no other, as with HAProxy and ipvs.
-func (s *Service) Eligible() []Backend { return s.eligible(clusterSet) }
+func (s *Service) Eligible() []Backend { return s.eligible(ClusterSet) }
 
 // EligibleLocal returns the same for an address with policy Local: of this
 // node only, whatever the hints.
-func (s *Service) EligibleLocal() []Backend { return s.eligible(localSet) }
+func (s *Service) EligibleLocal() []Backend { return s.eligible(LocalSet) }
 
-func (s *Service) eligible(in set) []Backend {
+func (s *Service) eligible(in Set) []Backend {
 	var eligible []Backend
-	sel := selectFrom(s.Backends)
+	sel := Select(s.Backends)
 	for i := range s.Backends {
-		if sel.has(in, &s.Backends[i]) {
+		if sel.Has(in, &s.Backends[i]) {
 			eligible = append(eligible, s.Backends[i])
 		}
 	}
@@ -44,17 +45,18 @@ const (
 	hintsZone
 )
 
-// selection is what has to be known of all backends of a service to say of one
+// Selection is what has to be known of all backends of a service to say of one
 // whether it is eligible.
-type selection struct {
+type Selection struct {
 	ready      bool // there is a ready one
 	localReady bool // there is one on this node
 	hinted     bool // there is one with a hint
 	hints      hints
 }
 
-func selectFrom(backends []Backend) selection {
-	var s selection
+// Select looks at all backends of a service.
+func Select(backends []Backend) Selection {
+	var s Selection
 	var nodeHere, nodeMissing, zoneHere, zoneMissing bool
 	for i := range backends {
 		b := &backends[i]
@@ -78,16 +80,16 @@ func selectFrom(backends []Backend) selection {
 	return s
 }
 
-// has reports whether b, one of the backends that s was made from, is in a set.
-func (s selection) has(in set, b *Backend) bool {
-	if in == localSet {
+// Has reports whether b, one of the backends that s was made from, is in a set.
+func (s Selection) Has(in Set, b *Backend) bool {
+	if in == LocalSet {
 		return b.Local && (b.ready() || !s.localReady && b.servingTerminating())
 	}
 	return b.ready() && s.hintsAllow(b) || !s.ready && b.servingTerminating()
 }
 
 // hintsAllow reports whether hints let b take connections from here.
-func (s selection) hintsAllow(b *Backend) bool {
+func (s Selection) hintsAllow(b *Backend) bool {
 	switch s.hints {
 	case hintsNode:
 		return b.NodeHint == HintHere
@@ -95,23 +97,6 @@ func (s selection) hintsAllow(b *Backend) bool {
 		return b.ZoneHint == HintHere
 	}
 	return true
-}
-
-// condition returns the conditions of b.
-func (s selection) condition(b *Backend) uint32 {
-	var c uint32
-	if b.live() {
-		c |= live
-	}
-	if b.stays() {
-		c |= stays
-	}
-	for in := range sets {
-		if s.has(in, b) {
-			c |= in.condition()
-		}
-	}
-	return c
 }
 
 // ready reports whether b takes connections.
@@ -128,11 +113,22 @@ func (b *Backend) out() bool { return b.Loop || b.Maintenance || b.Drained }
 // TakesNew reports whether b takes connections where there are only ready ones.
 func (b *Backend) TakesNew() bool { return b.ready() }
 
-// live reports whether flows that are at b already may stay there.
-func (b *Backend) live() bool { return (b.Ready || b.Serving) && !b.Loop }
+// Live reports whether flows that are at b already may stay there.
+func (b *Backend) Live() bool { return (b.Ready || b.Serving) && !b.Loop }
 
-// why explains what has says, to a human.
-func (s selection) why(in set, b *Backend) string {
+// NoHints says why hints do not count in a set, to a human; empty: there are none, or they do.
+func (s Selection) NoHints(in Set) string {
+	switch {
+	case s.hinted && in == LocalSet:
+		return "hints do not count with policy Local"
+	case s.hinted && s.hints == noHints:
+		return "hints do not count: a ready endpoint has none, or none is for here"
+	}
+	return ""
+}
+
+// Why explains what Has says, to a human.
+func (s Selection) Why(in Set, b *Backend) string {
 	switch {
 	case b.Loop:
 		return "it leads back to Sluice"
@@ -141,15 +137,15 @@ func (s selection) why(in set, b *Backend) string {
 	case b.Maintenance:
 		return "in maintenance, as its weight is 0"
 	}
-	if in == localSet && !b.Local {
+	if in == LocalSet && !b.Local {
 		return "on another node"
 	}
 	better, of := s.ready, ""
-	if in == localSet {
+	if in == LocalSet {
 		better, of = s.localReady, " of this node"
 	}
 	switch {
-	case b.Ready && in == clusterSet && s.hints != noHints:
+	case b.Ready && in == ClusterSet && s.hints != noHints:
 		return s.whyHinted(b)
 	case b.Ready:
 		return "ready"
@@ -163,7 +159,7 @@ func (s selection) why(in set, b *Backend) string {
 	return "not ready"
 }
 
-func (s selection) whyHinted(b *Backend) string {
+func (s Selection) whyHinted(b *Backend) string {
 	place := "zone"
 	if s.hints == hintsNode {
 		place = "node"
@@ -173,3 +169,6 @@ func (s selection) whyHinted(b *Backend) string {
 	}
 	return "ready, but hinted for another " + place
 }
+
+// Stays reports whether connections that are at b may stay there.
+func (b *Backend) Stays() bool { return b.Ready || b.Serving || !b.Terminating }

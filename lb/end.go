@@ -1,7 +1,5 @@
 package lb
 
-import "sync/atomic"
-
 // End says how a connection has ended. Its String is the two letters of HAProxy's log. The first is who has ended it:
 // the client (C), the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since
 // the endpoint has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a
@@ -20,9 +18,9 @@ const (
 	QueueTimeout        // no endpoint in time, or no room at one
 	QueueFull           // as many wait as may
 	NotAllowed          // the client is not among the sources of the address
-	OverConnections     // ErrServiceLimit
-	OverClient          // ErrClientLimit
-	OverRate            // ErrClientRate
+	OverConnections     // the service has as many as it may
+	OverClient          // the client has as many as it may
+	OverRate            // the client opens them faster than it may
 	OverShare           // its Service, or it, had its share of what all have in common
 	ServerData          // reset by the endpoint
 	NoResource          // no port or descriptor
@@ -119,64 +117,3 @@ func (e End) Refuses() bool { return endings[int(e)%len(endings)].refuses }
 
 // Ends counts connections by how they have ended, but for Normal.
 type Ends [ends]uint64
-
-type endCounts [ends]atomic.Uint64
-
-// Ended counts how the connection of a has ended. It allocates at the first one of a service that does not end as it
-// should.
-func (a Admission) Ended(e End) {
-	if a.of != nil {
-		a.of.ended(e)
-	}
-}
-
-// Ended counts how a connection has ended that had no Admission.
-func (b *Balancer) Ended(f Frontend, e End) {
-	snap := b.load()
-	if at, ok := snap.table.index.find(&f); ok {
-		snap.service(at.slot).state.ended(e)
-	}
-}
-
-func (s *state) ended(e End) {
-	if e == Normal {
-		return
-	}
-	counts := s.ends.Load()
-	if counts == nil {
-		s.ends.CompareAndSwap(nil, new(endCounts))
-		counts = s.ends.Load()
-	}
-	counts[e].Add(1)
-}
-
-// allEnds returns what was counted; nil: nothing.
-func (s *state) allEnds() *Ends {
-	if s.ends.Load() == nil {
-		return nil
-	}
-	all := new(Ends)
-	s.readEnds(all)
-	return all
-}
-
-// readEnds sets all to what was counted, if anything was.
-func (s *state) readEnds(all *Ends) {
-	if counts := s.ends.Load(); counts != nil {
-		for i := range counts {
-			all[i] = counts[i].Load()
-		}
-	}
-}
-
-// resumeEnds goes on with what another Balancer has counted.
-func (s *state) resumeEnds(all *Ends) {
-	if all == nil {
-		return
-	}
-	counts := new(endCounts)
-	for i := range all {
-		counts[i].Store(all[i])
-	}
-	s.ends.Store(counts)
-}

@@ -9,7 +9,7 @@ import (
 // value whose parts are shared by tables: who changes one changes a copy of that
 // part (see builder), so that a change costs as much as what it changes.
 type index struct {
-	exact [shards]map[Frontend]owner
+	exact [shards]map[Frontend]Owner
 	ids   [shards]map[ID]int32 // slots
 
 	// losers are the slots of services that list a frontend and do not have it, or may lose it to who has the port
@@ -17,7 +17,7 @@ type index struct {
 	losers map[Frontend][]int32
 
 	// ports are the frontends with the unspecified address, by port.
-	ports [protocols * families]pages[owner]
+	ports [protocols * families]pages[Owner]
 }
 
 const (
@@ -28,18 +28,18 @@ const (
 	protocols, families = 3, 2
 )
 
-// owner says which service owns an address. Its zero value is no service.
-type owner struct {
-	slot    int32 // of the service
+// Owner says which service owns an address. Its zero value is no service.
+type Owner struct {
+	Slot    int32 // of the service
 	address int32 // position in the Addresses of that
 	owned   bool  // false: by no service
 	check   bool  // the service only answers health checks there
-	ruled   bool  // it matters who asks; if not, Pick need not look at the Address
+	Ruled   bool  // it matters who asks: see Table.Admit
 }
 
 // find returns the owner of f: the one that is exactly f, or else that of its port
 // on all addresses.
-func (x *index) find(f *Frontend) (owner, bool) {
+func (x *index) find(f *Frontend) (Owner, bool) {
 	if at, ok := x.own(f); ok {
 		return at, true
 	}
@@ -48,18 +48,18 @@ func (x *index) find(f *Frontend) (owner, bool) {
 		return x.find(&Frontend{f.Protocol, unmap(f.Addr)})
 	}
 	if !addr.IsValid() || f.Protocol < TCP || f.Protocol > SCTP {
-		return owner{}, false
+		return Owner{}, false
 	}
 	port := f.Addr.Port()
-	if p := x.ports[portsOf(f.Protocol, addr.Is6())]; int(port/pageSize) < len(p) && p[port/pageSize] != nil {
-		at := p[port/pageSize][port%pageSize]
+	if p := x.ports[portsOf(f.Protocol, addr.Is6())]; int(port/PageSize) < len(p) && p[port/PageSize] != nil {
+		at := p[port/PageSize][port%PageSize]
 		return at, at.owned
 	}
-	return owner{}, false
+	return Owner{}, false
 }
 
 // own returns the owner of exactly f, which has an exact address.
-func (x *index) own(f *Frontend) (owner, bool) {
+func (x *index) own(f *Frontend) (Owner, bool) {
 	at, ok := x.exact[f.shard()][*f]
 	return at, ok
 }
@@ -112,7 +112,7 @@ type private struct {
 }
 
 // frontends returns the part that f is in, to be changed.
-func (b *builder) frontends(f *Frontend) map[Frontend]owner {
+func (b *builder) frontends(f *Frontend) map[Frontend]Owner {
 	return ownMap(&b.index.exact, &b.own.exact, f.shard())
 }
 
@@ -161,7 +161,7 @@ func ownMap[K comparable, V any](all *[shards]map[K]V, own *[shards]bool, shard 
 }
 
 // port returns the place of a frontend with the unspecified address, to be changed.
-func (b *builder) port(f *Frontend) *owner {
+func (b *builder) port(f *Frontend) *Owner {
 	i := portsOf(f.Protocol, f.Addr.Addr().Is6())
 	return b.index.ports[i].edit(&b.own.ports[i], int32(f.Addr.Port()))
 }

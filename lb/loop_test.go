@@ -83,39 +83,6 @@ func TestLoopsAreLeftOut(t *testing.T) {
 	}
 }
 
-// What is left out gets no connection, and affinity to it ends; the rest of the service is served.
-func TestLoopIsNotPicked(t *testing.T) {
-	a := looping("a", TCP, []string{"10.96.0.1:80"}, []string{"10.96.0.2:80", "10.0.0.1:80"})
-	a.AffinityTimeout = 1000
-	flow := Flow{Frontend: Frontend{TCP, a.Addresses[0].Addr}, Client: netip.MustParseAddr("192.0.2.1")}
-	table, _, _ := new(Table).Next([]*Service{a}, loopNode)
-	var b Balancer
-	b.Update(table)
-	first, err := b.Pick(flow)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := looping("b", TCP, []string{first.Backend().String()}, nil) // takes the address of the backend
-	table, delta, _ := table.Next([]*Service{a, other}, loopNode)
-	if len(delta.Changed) != 1 || delta.Changed[0].New.Name != "a" || delta.Changed[0].Addresses {
-		t.Errorf("changed: %+v, want the backends of a", delta.Changed)
-	}
-	b.Update(table)
-	if first.Live() {
-		t.Error("a flow may stay at what leads back")
-	}
-	for range 4 {
-		if c, err := b.Pick(flow); err != nil || c.Backend() == first.Backend() {
-			t.Fatalf("picked %v, %v", c.Backend(), err)
-		}
-	}
-	table, _, _ = table.Next([]*Service{a}, loopNode)
-	b.Update(table)
-	if got := left(table); got != nil {
-		t.Errorf("left out %q after the other service has gone", got)
-	}
-}
-
 // However a table comes about, the same is left out.
 func TestLoopsOfChangesAgainstWhole(t *testing.T) {
 	testbed.Sequential(t)

@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"slices"
 	"testing"
-
-	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
 // numbered returns service i, with one address and some backends of its own.
@@ -19,76 +16,6 @@ func numbered(i, backends int) Service {
 		s.Backends = append(s.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)}), 80), Ready: true})
 	}
 	return s
-}
-
-// TestTablesStay: a table, and a balancer's snapshot of it, stays as it was, whatever
-// tables are made from it, and however many pages of services they share.
-func TestTablesStay(t *testing.T) {
-	testbed.Native(t)
-	const seed = 11
-	rng := rand.New(rand.NewPCG(seed, seed))
-	var services []*Service
-	for i := range 3 * pageSize {
-		s := numbered(i, 2)
-		services = append(services, &s)
-	}
-	var b Balancer
-	table, _ := NewTable(services, here)
-	type moment struct {
-		table *Table
-		snap  *snapshot
-		want  []*Service
-	}
-	var before []moment
-	for step := range 300 {
-		b.Update(table)
-		before = append(before, moment{table, b.load(), slices.Clone(services)})
-		services = slices.Clone(services)
-		for range 1 + rng.IntN(4) {
-			at := rng.IntN(len(services))
-			switch rng.IntN(4) {
-			case 0:
-				services = slices.Delete(services, at, at+1)
-			case 1:
-				s := numbered(1000+step*10+rng.IntN(10)*5000, 1)
-				services = slices.Insert(services, at, &s)
-			case 2:
-				s := *services[at]
-				s.Backends = numbered(rng.IntN(500), 1+rng.IntN(3)).Backends
-				services[at] = &s
-			case 3:
-				s := *services[at]
-				s.AffinityTimeout = rng.Int64N(3)
-				services[at] = &s
-			}
-		}
-		next, _, err := table.Next(services, here)
-		want, wantErr := NewTable(services, here)
-		if fmt.Sprint(err) != fmt.Sprint(wantErr) || fmt.Sprint(next.Services()) != fmt.Sprint(want.Services()) {
-			t.Fatalf("step %d: Next has\n%v, %v\nNewTable\n%v, %v", step, next.Services(), err, want.Services(), wantErr)
-		}
-		table, services = next, next.Services()
-	}
-	for step, was := range before {
-		for i, s := range was.want {
-			at := was.table.At(i)
-			if at != s || at.ID != s.ID || !sameSlice(at.Backends, s.Backends) || at.AffinityTimeout != s.AffinityTimeout {
-				t.Fatalf("step %d: service %d is %v, and was %v", step, i, *at, s)
-			}
-			made := was.snap.service(was.table.slots[i])
-			if made.state.id != s.ID || made.affinityTimeout != s.AffinityTimeout || len(made.backends) != len(s.Backends) {
-				t.Fatalf("step %d: service %s was made ready as %s", step, s.ID, made.state.id)
-			}
-			for k := range s.Backends {
-				if made.backends[k].addr != s.Backends[k].Addr {
-					t.Fatalf("step %d: backend %d of %s is %s, and was %s", step, k, s.ID, made.backends[k].addr, s.Backends[k].Addr)
-				}
-			}
-		}
-		if was.table.Len() != len(was.want) {
-			t.Fatalf("step %d: %d services, and there were %d", step, was.table.Len(), len(was.want))
-		}
-	}
 }
 
 // TestBeside: beside what is left, a table has the addresses that leave, and is what is
@@ -155,43 +82,6 @@ func TestBeside(t *testing.T) {
 		after, _, err := got.Next(table.Services(), here)
 		if err != nil || fmt.Sprint(after.Services()) != fmt.Sprint(table.Services()) {
 			t.Fatalf("after that %v, %v, want %v", after.Services(), err, table.Services())
-		}
-	}
-}
-
-// TestBytesOfChange holds down what one change among 10,000 services allocates: each byte
-// brings the next garbage collection nearer, and who comes then waits.
-func TestBytesOfChange(t *testing.T) {
-	testbed.Native(t)
-	services := make([]*Service, 10_000)
-	for i := range services {
-		s := numbered(i, 10)
-		services[i] = &s
-	}
-	fewer := slices.Clone(services)
-	changed := *fewer[7]
-	changed.Backends = changed.Backends[1:]
-	fewer[7] = &changed
-	var b Balancer
-	table, _ := NewTable(services, here)
-	b.Update(table)
-	for _, c := range []struct {
-		what  string
-		other []*Service
-	}{{"endpoint", fewer}, {"service", services[1:]}} {
-		const changes = 20
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range changes / 2 {
-			for _, list := range [][]*Service{c.other, services} {
-				table, _, _ = table.Next(list, here)
-				b.Update(table)
-			}
-		}
-		runtime.ReadMemStats(&after)
-		const limit = 240 << 10 // three lists of numbers and one of pointers are 200 KiB
-		if each := (after.TotalAlloc - before.TotalAlloc) / changes; each > limit {
-			t.Errorf("a change of one %s allocates %d bytes, at most %d are right", c.what, each, limit)
 		}
 	}
 }

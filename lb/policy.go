@@ -12,9 +12,9 @@ import (
 func (v Verdict) String() string { return name(v, "serve", "refuse", "drop") }
 
 // Verdicts says what becomes of clients on this node, and of all others, that ask
-// at a, one of the addresses of s: what Pick would find if a allows them.
+// at a, one of the addresses of s: what a pick would find if a allows them.
 func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
-	of := [sets]Verdict{Refuse, Refuse}
+	of := [Sets]Verdict{Refuse, Refuse}
 	for i := range s.Backends {
 		// Neither hints nor better backends make a set empty, so that each backend
 		// can be looked at by itself.
@@ -24,7 +24,7 @@ func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 		case b.Local:
 			return Serve, Serve
 		default:
-			of = [sets]Verdict{clusterSet: Serve, localSet: Drop}
+			of = [Sets]Verdict{ClusterSet: Serve, LocalSet: Drop}
 		}
 	}
 	return of[a.set(true)], of[a.set(false)]
@@ -33,11 +33,11 @@ func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 // set returns the set that clients inside or outside of this node get at a. Policy Local of
 // external addresses is not for those inside: they are taken for ones that went out to a load
 // balancer and came back; a cluster IP has no such way.
-func (a *Address) set(inside bool) set {
+func (a *Address) set(inside bool) Set {
 	if a.Local && (a.Kind == ClusterIP || !inside) {
-		return localSet
+		return LocalSet
 	}
-	return clusterSet
+	return ClusterSet
 }
 
 // ruled reports whether it matters at a who asks.

@@ -1,34 +1,30 @@
 package lb
 
-import (
-	"cmp"
-	"net/netip"
-)
+import "cmp"
 
 // Policies are what a Service requests beyond its API object: its annotations sluice.io/..., typed and within their
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
 // is none, of what is on by default, or for all. Times are in nanoseconds. Those of a Service are immutable.
 type Policies struct {
-	DataPath        string // "userspace", "queue", "nftables", "iptables", "ipvs" or "auto"; Pick takes no notice of it
-	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [Algorithm]
+	DataPath        string // "userspace", "queue", "nftables", "iptables", "ipvs" or "auto"; picks take no notice of it
+	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [ParseScheduler]
 	SlowStart       int64  // how long backends that join others take to get all of their turns
 	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says
-	ReadinessProbe  string // the active check of the backends; who makes the checks calls [Balancer.Checked]
+	ReadinessProbe  string // the active check of the backends
 
 	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
 	// word is proxy_responses of nginx).
 	UDPResponses int32
 
 	// Hold is how long a client waits for a backend while there is none, and HoldConnections how many do so at the same
-	// time: 0 is 1,024. See [Balancer.Hold].
+	// time: 0 is 1,024.
 	Hold            int64
 	HoldConnections int32
-	Transparent     Switch // whether backends see the client's own address: see [Balancer.Transparent]
+	Transparent     Switch // whether backends see the client's own address, where answers pass this node
 
 	// Limits of this node: of the connections of a service port, of each of its backends, and of each client there, and
 	// of how many a client opens in a second. 0 is none. Where the backends have no room QueueTimeout is how long a
-	// client waits, 5 s unless given, and MaxPendingConnections how many do, 1,024 unless given. See [Balancer.Admit],
-	// [Balancer.Queue].
+	// client waits, 5 s unless given, and MaxPendingConnections how many do, 1,024 unless given.
 	MaxConnections, MaxEndpointConnections, MaxPendingConnections int32
 	MaxClientConnections, MaxClientConnectionRate                 int32
 	QueueTimeout                                                  int64
@@ -37,8 +33,7 @@ type Policies struct {
 
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 
-	// OnEndpointRemoved is how long connections stay after their backend has left; below 0: until they end. See
-	// [Choice.Leaves].
+	// OnEndpointRemoved is how long connections stay after their backend has left; below 0: until they end.
 	OnEndpointRemoved int64
 
 	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
@@ -106,8 +101,8 @@ func (p Policies) Or(d *Policies) *Policies {
 
 // CountsInFlight reports whether it matters to choices how many connections are in flight.
 func (p *Policies) CountsInFlight() bool {
-	a, _, _ := parseScheduler(p.Scheduler)
-	return a == leastConnections || a == twoChoices || a == peakEWMA
+	s, _ := ParseScheduler(p.Scheduler)
+	return s.Algorithm == LeastConnections || s.Algorithm == TwoChoices || s.Algorithm == PeakEWMA
 }
 
 // InForce returns what holds for s: what it requests, else what is given for all.
@@ -136,30 +131,6 @@ func (p *Policies) ProxyVersion(of Protocol) uint8 {
 	return 0
 }
 
-// Transparent reports whether a connection to the backend of c is to come from the client's own address: if its service
-// requests that, and the backend's answers pass this node and get to nothing else before. So it is a backend of this
-// node, but neither the node itself nor the client, and the client is none of the node's pods, whom a backend may
-// answer without the node.
-func (b *Balancer) Transparent(c Choice, client netip.Addr) bool {
-	if c.Policies().Transparent != On || !c.backend.is(onNode) {
-		return false
-	}
-	backend := c.backend.addr.Addr()
-	if !client.IsValid() || client.Is4() != backend.Is4() || client.IsLoopback() || client.IsLinkLocalUnicast() ||
-		client == backend {
-		return false
-	}
-	node := &b.load().table.node
-	_, own := node.addresses[backend]
-	return !own && !within(node.podCIDRs, client)
-}
-
-// Appear notes that the backend of c has accepted a connection from the client's own address.
-func (c Choice) Appear() { c.backend.appeared.Store(true) }
-
-// Appeared reports whether it ever has.
-func (c Choice) Appeared() bool { return c.backend.appeared.Load() }
-
 // nothing is what most Services request.
 var nothing Policies
 
@@ -176,28 +147,18 @@ func (s *Service) samePolicies(t *Service) bool {
 	return s.Policies == t.Policies || *s.Requests() == *t.Requests()
 }
 
-// Policies returns what holds for connections of the service that c is for, at this moment and also after the service
-// has gone. It is one atomic load, and never nil; what it returns is not to be written to.
-func (c Choice) Policies() *Policies {
-	if c.backend == nil {
-		return &nothing
-	}
-	return c.backend.service.policies.Load()
+// Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has
+// left.
+func (p *Policies) Watched() bool {
+	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 || p.HalfCloseTimeout > 0
 }
 
-// Policies returns what holds for connections to a frontend, without a Pick; what is given for all if no service has
-// it. It neither allocates nor waits.
-func (b *Balancer) Policies(f Frontend) *Policies {
-	snap := b.load()
-	if at, ok := snap.table.index.find(&f); ok {
-		return snap.service(at.slot).state.policies.Load()
-	}
-	return &b.Defaults
+// Probes reports whether p requests anything of keep-alive probes, or of bytes without an acknowledgement.
+func (p *Policies) Probes() bool {
+	return p.KeepaliveIdle > 0 || p.KeepaliveInterval > 0 || p.KeepaliveProbes > 0 || p.UserTimeout > 0
 }
 
-// CountsInFlight is Policies.CountsInFlight of the service that has a frontend. It neither allocates nor waits.
-func (b *Balancer) CountsInFlight(f Frontend) bool {
-	snap := b.load()
-	at, ok := snap.table.index.find(&f)
-	return ok && snap.service(at.slot).state.countsInFlight.Load()
+// SamePolicies reports whether s and t request the same, affinity included.
+func (s *Service) SamePolicies(t *Service) bool {
+	return s.samePolicies(t) && s.AffinityTimeout == t.AffinityTimeout
 }

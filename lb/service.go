@@ -242,6 +242,33 @@ type Verdict uint8
 // The verdicts.
 const (
 	Serve  Verdict = iota // there is a backend
-	Refuse                // refused at once: Pick returns ErrNoBackend
-	Drop                  // not answered, since another node may: Pick returns ErrNoLocalBackend
+	Refuse                // refused at once: no backend is eligible
+	Drop                  // not answered, since another node may: no backend of this node is eligible
 )
+
+// weight returns the part of new connections that b is to have, beside those of others.
+func (b *Backend) weight() uint32 { return max(1, uint32(b.Weight)) }
+
+// Weighted reports whether the backends of s that are neither in maintenance nor drained have different weights.
+func (s *Service) Weighted() bool {
+	first := uint32(0)
+	for i := range s.Backends {
+		k := &s.Backends[i]
+		if k.Maintenance || k.Drained {
+			continue
+		}
+		if first != 0 && k.weight() != first {
+			return true
+		}
+		first = k.weight()
+	}
+	return false
+}
+
+// SameBalance reports whether s and t are balanced alike, wherever they are served.
+func (s *Service) SameBalance(t *Service) bool {
+	return s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && sameBackends(s.Backends, t.Backends)
+}
+
+// sameBackends compares without looking if the slices are one.
+func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }

@@ -213,7 +213,7 @@ func (t *Table) Lookup(f Frontend) (*Service, *Address, bool) {
 	if !ok {
 		return nil, nil, false
 	}
-	s := t.at(at.slot)
+	s := t.at(at.Slot)
 	return s, &s.Addresses[at.address], true
 }
 
@@ -225,27 +225,8 @@ func (t *Table) Owner(f Frontend) *ID {
 	return nil
 }
 
-// before returns what t has for a service in a slot of a table that is made from t; nil: it is new.
-func (t *Table) before(slot int32, is *Service) *Service {
-	if int(slot) >= len(t.places) || t.places[slot] < 0 || t.at(slot).ID != is.ID {
-		return nil
-	}
-	return t.at(slot)
-}
-
 // at returns the service of a slot.
 func (t *Table) at(slot int32) *Service { return t.records.at(slot).is }
-
-// admit returns the set of backends for f at an address with rules, or false if the
-// client may not ask there.
-func (t *Table) admit(at owner, f *Flow) (set, bool) {
-	a := &t.at(at.slot).Addresses[at.address]
-	client, asked := plain(f.Client), plain(f.Frontend.Addr.Addr())
-	if !a.allows(client) {
-		return 0, false
-	}
-	return a.set(a.Local && t.node.has(client, asked)), true
-}
 
 func checkAddr(a netip.AddrPort, ipv6 bool) error {
 	switch {

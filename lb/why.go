@@ -29,6 +29,9 @@ const (
 
 var otherReasons = [...]string{"affinity", "conversation", "retry", "slow_start", "room", "queue", "hold"}
 
+// ByAlgorithm is the choice of an algorithm.
+func ByAlgorithm(a Algorithm) Why { return byAlgorithm + Why(a) }
+
 // String returns the word: rr, lc, p2c, ewma, random, sh or maglev for the algorithm of the Service, or affinity,
 // conversation, retry, slow_start, room, queue or hold; empty: it is not known.
 func (w Why) String() string {
@@ -58,22 +61,4 @@ func (w Why) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
 func (w *Why) UnmarshalText(word []byte) error {
 	*w = WhyOf(string(word))
 	return nil
-}
-
-// because notes why, if that is asked.
-func (f *Flow) because(why Why) {
-	if f.Why != nil {
-		*f.Why = why
-	}
-}
-
-// reasonFor returns why next chooses as it does.
-func (s *service) reasonFor(f *Flow) Why {
-	switch {
-	case !f.Tried.none():
-		return ByRetry
-	case s.method == nil:
-		return byAlgorithm
-	}
-	return byAlgorithm + Why(s.method.algorithm)
 }

@@ -1,4 +1,4 @@
-// Package sctp forwards SCTP associations (RFC 9260) between clients and the backends that an [lb.Balancer] chooses for
+// Package sctp forwards SCTP associations (RFC 9260) between clients and the backends that a Balancer chooses for
 // them. There are two engines behind one [Server]:
 //
 //   - where the kernel has SCTP, package socket relays messages between one association with the client and one with

@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // TestLog: each association is logged once when it ends, with how it has ended and what it has passed, also after it
@@ -61,7 +62,7 @@ func TestLog(t *testing.T) {
 			refused.abort()
 		}
 		const answered, spoken = 3, 3
-		if times := l.order(order{Do: "log"}).Times; times != [lb.Measures]uint64{answered, spoken, answered} {
+		if times := l.order(order{Do: "log"}).Times; times != [balancer.Measures]uint64{answered, spoken, answered} {
 			t.Errorf("the times count %v", times)
 		}
 
@@ -76,7 +77,7 @@ func TestLog(t *testing.T) {
 			return e.Backend == pod && e.In == 9 && e.Out == 12 && e.Connect < 0 && e.FirstByte < 0 && e.Age > 0 &&
 				e.Why.String() == "rr"
 		})
-		if times := l.order(order{Do: "log"}).Times; times != [lb.Measures]uint64{0, 0, 1} {
+		if times := l.order(order{Do: "log"}).Times; times != [balancer.Measures]uint64{0, 0, 1} {
 			t.Errorf("after a hand-over the times count %v", times)
 		}
 	})

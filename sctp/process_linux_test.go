@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // TestMain can run the test binary as a Server that takes orders, so that all of it
@@ -61,8 +62,8 @@ type answer struct {
 	Why   string
 	Stats Stats
 	Found []look.Info
-	Ended []look.Ended        // what was logged so far
-	Times [lb.Measures]uint64 // how many were counted
+	Ended []look.Ended              // what was logged so far
+	Times [balancer.Measures]uint64 // how many were counted
 }
 
 // obey runs a Server by orders until there are no more.
@@ -91,7 +92,7 @@ func obey(in io.Reader, out io.Writer) (err error) {
 // the addresses that it listens on.
 type proxied struct {
 	loops     *eventloop.Group
-	balancer  *lb.Balancer
+	balancer  *balancer.Balancer
 	server    *Server
 	frontends []netip.AddrPort
 	last      order
@@ -109,8 +110,8 @@ func (p *proxied) log(e *look.Ended) {
 }
 
 // newBalancer returns one whose Services are logged and timed.
-func newBalancer(loops int) *lb.Balancer {
-	return &lb.Balancer{Loops: loops, Timed: 2, Defaults: lb.Policies{AccessLog: "all"}}
+func newBalancer(loops int) *balancer.Balancer {
+	return &balancer.Balancer{Loops: loops, Timed: 2, Defaults: lb.Policies{AccessLog: "all"}}
 }
 
 // close ends the Server, and looks what it leaves behind.
@@ -128,7 +129,7 @@ func (p *proxied) close() error {
 		err = errors.Join(err, fmt.Errorf("after Close: %+v", s))
 	}
 	var in, out uint64
-	for _, b := range p.balancer.Stats() {
+	for _, b := range p.balancer.Counters().All() {
 		in, out = in+b.BytesIn, out+b.BytesOut
 		for _, e := range b.Backends {
 			if e.InFlight != 0 {
@@ -203,7 +204,7 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 		p.mu.Lock()
 		a.Ended = slices.Clone(p.ended)
 		p.mu.Unlock()
-		p.balancer.Times(func(_ lb.ID, of *lb.Times) {
+		p.balancer.Counters().Times(func(_ lb.ID, of *balancer.Times) {
 			for m := range of {
 				for _, n := range of[m].Buckets {
 					a.Times[m] += n

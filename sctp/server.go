@@ -137,7 +137,7 @@ func (s *Server) use(do func(engine.Engine)) {
 func (s *Server) Unlisten(f lb.Frontend) { s.use(func(e engine.Engine) { e.Unlisten(f) }) }
 
 // TableChanged makes every association whose backend has not answered yet leave it if it is neither ready nor serving
-// in the balancer's current table. Call it after lb.Balancer.Update; it does not wait.
+// in the balancer's current table. Call it after balancer.Balancer.Update; it does not wait.
 func (s *Server) TableChanged() {
 	s.use(func(e engine.Engine) {
 		if !s.closed {

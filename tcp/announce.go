@@ -4,11 +4,11 @@ import (
 	"net/netip"
 
 	"github.com/sluice-lb/sluice/internal/proxyproto"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // announcement appends the PROXY header by which the backend of a choice, whose Service has such, hears of a client.
-func announcement(b []byte, asked *lb.Flow, to lb.Choice, ids *proxyproto.IDs) []byte {
+func announcement(b []byte, asked *balancer.Flow, to balancer.Choice, ids *proxyproto.IDs) []byte {
 	var id [proxyproto.IDLen]byte
 	service := to.Service()
 	h := proxyproto.Header{

@@ -162,7 +162,7 @@ func TestAnnouncedBulk(t *testing.T) {
 		t.Errorf("%d bytes arrive behind the header, want %d", n, size)
 	}
 	p.eventually("all is counted", func(s Stats) bool { return s.BytesIn >= size })
-	if s, of := p.Stats(), p.LB.Stats()[0].Backends[0].BytesIn; s.BytesIn != size || of > size {
+	if s, of := p.Stats(), p.LB.Counters().All()[0].Backends[0].BytesIn; s.BytesIn != size || of > size {
 		t.Errorf("%d bytes in, %d at the backend, want %d", s.BytesIn, of, size)
 	}
 }

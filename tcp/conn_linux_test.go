@@ -117,7 +117,7 @@ func TestBytesOfTheLastEvent(t *testing.T) {
 				t.Errorf("the client got %d bytes, %v", n, err)
 			}
 			p.eventually("the connection has ended", func(s Stats) bool { return s.Active == 0 })
-			moved, counted := p.Stats(), p.LB.Stats()[0]
+			moved, counted := p.Stats(), p.LB.Counters().All()[0]
 			if moved.BytesOut != size || counted.BytesOut != size || counted.BytesIn != uint64(len("question")) {
 				t.Errorf("%d bytes were moved to the client; %d, and %d to the backend, are counted for the backend; want %d and %d",
 					moved.BytesOut, counted.BytesOut, counted.BytesIn, size, len("question"))

@@ -45,7 +45,7 @@ func TestNoMoreWatches(t *testing.T) {
 		check(t, unix.Close(fd))
 	}
 	p.eventually("the backend has answered", func(s Stats) bool { return s.Established+s.DialGaveUp == 1 })
-	if s, failures := p.Stats(), p.LB.Stats()[0].Failures; s.Established != 1 || s.DialRefused != 0 || failures != 0 {
+	if s, failures := p.Stats(), p.LB.Counters().All()[0].Failures; s.Established != 1 || s.DialRefused != 0 || failures != 0 {
 		t.Errorf("%d failures of the backend, stats %+v; want a connection and no failure", failures, s)
 	}
 }

@@ -1,4 +1,4 @@
-// Package tcp forwards TCP connections: it accepts them, asks an lb.Balancer for a backend, dials it and moves bytes
+// Package tcp forwards TCP connections: it accepts them, asks a Balancer for a backend, dials it and moves bytes
 // both ways until both directions have ended.
 //
 // # Life of a connection

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // dup is a descriptor of another process.
@@ -133,7 +133,7 @@ func (p *proxy) successor(loops int) *proxy {
 func (p *proxy) moveTo(next *proxy) moved {
 	p.t.Helper()
 	m, resume := p.freezeAll()
-	next.LB.Remember(p.LB.Stats())
+	next.LB.Memory().Remember(p.LB.Counters().All())
 	stats := p.Stats()
 	p.vanish(resume)
 	var thawed atomic.Int64
@@ -278,7 +278,7 @@ func TestMoveUnderLoad(t *testing.T) {
 	if got := s.BytesIn; got != uint64(streams)*uint64(size+1)+uint64(fresh) {
 		t.Errorf("%d bytes counted in, want %d", got, streams*(size+1)+int64(fresh))
 	}
-	for _, service := range at.LB.Stats() {
+	for _, service := range at.LB.Counters().All() {
 		if service.InFlight != 0 || service.Picks != uint64(streams+fresh) {
 			t.Errorf("balancer: %+v, want %d picks and none in flight", service, streams+fresh)
 		}
@@ -369,13 +369,13 @@ func TestMoveWhileDialling(t *testing.T) {
 	p := startProxy(t, func(s *Server) { s.DialTimeouts = []time.Duration{2 * time.Second, 2 * time.Second, 2 * time.Second} },
 		refusing(t), mute)
 	asked := func(Stats) bool {
-		return slices.ContainsFunc(p.LB.Stats()[0].Backends, func(b lb.BackendStats) bool { return b.Addr == mute && b.InFlight > 0 })
+		return slices.ContainsFunc(p.LB.Counters().All()[0].Backends, func(b balancer.BackendStats) bool { return b.Addr == mute && b.InFlight > 0 })
 	}
 	var c *net.TCPConn
-	for p.LB.Stats()[0].Failures == 0 { // until the refusing one was tried first: round robin starts anywhere
+	for p.LB.Counters().All()[0].Failures == 0 { // until the refusing one was tried first: round robin starts anywhere
 		c = p.dial()
 		p.eventually("the silent one is asked", asked)
-		if p.LB.Stats()[0].Failures == 0 {
+		if p.LB.Counters().All()[0].Failures == 0 {
 			_ = c.SetLinger(0)
 			_ = c.Close()
 			p.eventually("the client is gone", func(s Stats) bool { return s.Active == 0 })

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -34,7 +34,7 @@ type goroutineConn struct {
 	cancel context.CancelFunc // of the dial
 	client *net.TCPConn
 	from   netip.Addr // the client's
-	choice lb.Choice
+	choice balancer.Choice
 	claim  session.Claim // guarded by goroutines.mu
 
 	mu      sync.Mutex   // guards the following
@@ -80,7 +80,7 @@ func (r *goroutineConn) run(ctx context.Context, a *acceptor) {
 // copy passes on what src sends until its end, and the end too. It reads before it asks for dst, which waits for the
 // backend, so that it is noticed when the client gives up; there may be none.
 func (r *goroutineConn) copy(src *net.TCPConn, dst func() *net.TCPConn) {
-	var meter lb.Meter // one for each direction, since it is for one goroutine
+	var meter balancer.Meter // one for each direction, since it is for one goroutine
 	small := make([]byte, smallRead)
 	var large *[largeRead]byte
 	defer func() {
@@ -133,7 +133,7 @@ func (r *goroutineConn) copy(src *net.TCPConn, dst func() *net.TCPConn) {
 }
 
 // countBytes counts what one call has written to dst.
-func (r *goroutineConn) countBytes(meter *lb.Meter, dst *net.TCPConn, n int) {
+func (r *goroutineConn) countBytes(meter *balancer.Meter, dst *net.TCPConn, n int) {
 	if dst == r.client {
 		r.count.BytesOut.Add(uint64(n))
 		meter.Add(r.choice, 0, n)
@@ -221,20 +221,20 @@ func (r *goroutineConn) close() {
 }
 
 // dial returns the first of the backends that answers. nil: there is none, or the client has given up.
-func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
+func (r *goroutineConn) dial(ctx context.Context, flow balancer.Flow) *net.TCPConn {
 	config, count := r.srv.WithDefaults(), &r.count.Stats
 	var ladder session.Ladder
 	ladder.Start(flow)
-	var turn lb.Choice
-	var place lb.Waiter
+	var turn balancer.Choice
+	var place balancer.Waiter
 	defer place.Leave()
 	for {
 		choice, timeout, err := ladder.Turn(&config, turn)
-		turn = lb.Choice{}
-		if err == lb.ErrNoBackend && r.hold(ctx, &flow) {
+		turn = balancer.Choice{}
+		if err == balancer.ErrNoBackend && r.hold(ctx, &flow) {
 			continue
 		}
-		if err == lb.ErrFull {
+		if err == balancer.ErrFull {
 			if turn, err = r.queue(ctx, &config, &ladder, &place); err == nil {
 				continue
 			}
@@ -279,8 +279,8 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 
 // hold waits until the Service has a backend. False: it does not request that, or it has taken too long. That the
 // client leaves meanwhile is noticed afterwards.
-func (r *goroutineConn) hold(ctx context.Context, flow *lb.Flow) bool {
-	held, wait, full := r.srv.LB.Hold(flow, eventloop.Now())
+func (r *goroutineConn) hold(ctx context.Context, flow *balancer.Flow) bool {
+	held, wait, full := r.srv.LB.Queues().Hold(flow, eventloop.Now())
 	if full {
 		r.count.HoldFull.Add(1)
 	}
@@ -297,7 +297,7 @@ func (r *goroutineConn) hold(ctx context.Context, flow *lb.Flow) bool {
 	defer over.Stop()
 	for {
 		changed := r.srv.goroutines.nextTable()
-		if r.srv.LB.Ends(flow) {
+		if r.srv.LB.Queues().HoldEnds(flow) {
 			return true
 		}
 		select {
@@ -318,12 +318,12 @@ var errTimedOut = errors.New("no room within the queue timeout")
 // queue waits until it is the turn of the client, and returns the choice made for it, if there is any backend. That the
 // client leaves meanwhile is noticed afterwards.
 func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *session.Ladder,
-	place *lb.Waiter) (lb.Choice, error) {
+	place *balancer.Waiter) (balancer.Choice, error) {
 	served := make(chan struct{}, 1)
 	place.Wake = func() { served <- struct{}{} }
 	wait, err := ladder.Queue(config, place)
 	if err != nil {
-		return lb.Choice{}, err
+		return balancer.Choice{}, err
 	}
 	r.count.Dialling.Add(-1)
 	defer r.count.Dialling.Add(1)
@@ -341,14 +341,14 @@ func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *sessi
 		}
 		place.TimedOut()
 		r.count.QueueTimedOut.Add(1)
-		return lb.Choice{}, errTimedOut
+		return balancer.Choice{}, errTimedOut
 	case <-ctx.Done():
-		return lb.Choice{}, ctx.Err()
+		return balancer.Choice{}, ctx.Err()
 	}
 }
 
 // answered makes c the backend, unless the relay has been aborted meanwhile, and has it hear of the client first.
-func (r *goroutineConn) answered(c *net.TCPConn, flow *lb.Flow) *net.TCPConn {
+func (r *goroutineConn) answered(c *net.TCPConn, flow *balancer.Flow) *net.TCPConn {
 	if r.choice.ProxyVersion() != 0 {
 		// There is room in a socket that nothing was sent by. One that has failed fails the next write, too.
 		_, _ = c.Write(r.srv.goroutines.announcement(flow, r.choice))

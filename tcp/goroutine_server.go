@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // goroutines serve connections where there are no loops.
@@ -183,7 +184,7 @@ func (g *goroutines) ended(r *goroutineConn) {
 }
 
 // claim claims what r takes. False: its client is refused.
-func (g *goroutines) claim(r *goroutineConn, flow lb.Flow) (ok bool) {
+func (g *goroutines) claim(r *goroutineConn, flow balancer.Flow) (ok bool) {
 	config := r.srv.WithDefaults()
 	free := config.Room(1, g.count.Dialling.Load())
 	g.mu.Lock()
@@ -195,7 +196,7 @@ func (g *goroutines) claim(r *goroutineConn, flow lb.Flow) (ok bool) {
 }
 
 // announcement returns the PROXY header for the backend of a choice.
-func (g *goroutines) announcement(flow *lb.Flow, to lb.Choice) []byte {
+func (g *goroutines) announcement(flow *balancer.Flow, to balancer.Choice) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return announcement(nil, flow, to, &g.ids)
@@ -237,9 +238,9 @@ func (g *goroutines) abort() {
 }
 
 // flow returns what the balancer needs of a client.
-func (a *acceptor) flow(c *net.TCPConn) (lb.Flow, error) {
+func (a *acceptor) flow(c *net.TCPConn) (balancer.Flow, error) {
 	peer := addrPort(c.RemoteAddr())
-	f := lb.Flow{Client: peer.Addr(), ClientPort: peer.Port()}
+	f := balancer.Flow{Client: peer.Addr(), ClientPort: peer.Port()}
 	dst := addrPort(c.LocalAddr())
 	if a.steered {
 		raw, err := c.SyscallConn()

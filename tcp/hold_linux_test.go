@@ -62,7 +62,7 @@ func TestHold(t *testing.T) {
 		if s.Held != 0 || s.Holds != most || s.HoldFull != 1 || s.NoBackend != 1 || s.HoldExpired+s.HoldLeft != 0 {
 			t.Errorf("stats %+v", s)
 		}
-		if n := p.LB.Stats()[0].Held; n != 0 || needs.Load() != 1 {
+		if n := p.LB.Counters().All()[0].Held; n != 0 || needs.Load() != 1 {
 			t.Errorf("%d places are taken; %d reports", n, needs.Load())
 		}
 	})
@@ -78,7 +78,7 @@ func TestHoldExpires(t *testing.T) {
 		p.holding(lb.Policies{Hold: int64(50 * time.Millisecond)})
 		p.expectReset()
 		p.eventually("none is left", func(s Stats) bool {
-			return s.Active == 0 && s.Held == 0 && s.Holds == 1 && s.HoldExpired == 1 && p.LB.Stats()[0].Held == 0
+			return s.Active == 0 && s.Held == 0 && s.Holds == 1 && s.HoldExpired == 1 && p.LB.Counters().All()[0].Held == 0
 		})
 	})
 }
@@ -98,7 +98,7 @@ func TestHeldClientLeaves(t *testing.T) {
 		check(t, c.Close())
 		p.eventually("it has left", func(s Stats) bool { return s.Active == 0 && s.HoldLeft == i+1 })
 	}
-	if s := p.Stats(); s.HoldFull != 0 || p.LB.Stats()[0].Held != 0 {
+	if s := p.Stats(); s.HoldFull != 0 || p.LB.Counters().All()[0].Held != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }
@@ -169,7 +169,7 @@ func TestHeldMove(t *testing.T) {
 			t.Errorf("moved %+v", f.Dial)
 		}
 	}
-	next.eventually("all are held", func(s Stats) bool { return s.Held == 4 && next.LB.Stats()[0].Held == 4 })
+	next.eventually("all are held", func(s Stats) bool { return s.Held == 4 && next.LB.Counters().All()[0].Held == 4 })
 	check(t, clients[3].Close())
 	next.eventually("one has left", func(s Stats) bool { return s.Held == 3 && s.Active == 3 })
 	next.holding(lb.Policies{Hold: int64(time.Hour)}, lb.Backend{Addr: echoing(t), Ready: true, Serving: true})

@@ -149,7 +149,7 @@ func TestQueueMoves(t *testing.T) {
 		t.Errorf("%d moved as ones that wait, want 9", waited)
 	}
 	end() // before it is known who has room
-	next.LB.Resumed()
+	next.LB.Queues().Resumed()
 	expectOrder(t, order, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 	next.eventually("none is left", func(s Stats) bool { return s.Active == 0 && s.Queued == 0 })
 }
@@ -192,7 +192,7 @@ func TestQueueEnds(t *testing.T) {
 		if s := p.Stats(); s.Queues != 2 || s.QueueFull != 2 || s.QueueTimedOut != 1 || s.Dials != 1 {
 			t.Errorf("stats %+v", s)
 		}
-		if n := p.LB.Stats()[0]; n.Limited != 3 || n.Queued != 0 || n.InFlight != 0 {
+		if n := p.LB.Counters().All()[0]; n.Limited != 3 || n.Queued != 0 || n.InFlight != 0 {
 			t.Errorf("%d are counted, want 3; %d wait; %d are in flight", n.Limited, n.Queued, n.InFlight)
 		}
 	})
@@ -220,7 +220,7 @@ func TestQueuedClientRetries(t *testing.T) {
 			ask(t, c, byte(i))
 		}
 		p.eventually("none is left", func(s Stats) bool { return s.Active == 0 && s.Queued == 0 })
-		if n := p.LB.Stats()[0]; n.InFlight != 0 || n.Queued != 0 || n.Limited != 0 {
+		if n := p.LB.Counters().All()[0]; n.InFlight != 0 || n.Queued != 0 || n.Limited != 0 {
 			t.Errorf("%d are in flight, %d wait, %d were refused", n.InFlight, n.Queued, n.Limited)
 		}
 	})

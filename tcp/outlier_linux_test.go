@@ -46,8 +46,8 @@ func TestEjected(t *testing.T) {
 			p := startProxy(t, ejecting, naming(t, "a"), naming(t, "b"), dead)
 			p.ask(15)
 			before := p.Stats()
-			if failed := before.DialRefused + before.DialTimedOut; failed != 5 || p.LB.OutlierStats().Active != 1 {
-				t.Fatalf("%d dials have failed, want 5; %+v", failed, p.LB.OutlierStats())
+			if failed := before.DialRefused + before.DialTimedOut; failed != 5 || p.LB.Health().Stats().Active != 1 {
+				t.Fatalf("%d dials have failed, want 5; %+v", failed, p.LB.Health().Stats())
 			}
 			if got := p.ask(1000); got["a"] != 500 || got["b"] != 500 {
 				t.Errorf("the others have answered %v, want 500 each", got)
@@ -55,7 +55,7 @@ func TestEjected(t *testing.T) {
 			if now := p.Stats(); now.Dials != before.Dials+1000 {
 				t.Errorf("%d dials for 1,000 requests", now.Dials-before.Dials)
 			}
-			due, _ := p.LB.Trials(eventloop.Now()+lb.DefaultOutlier.BaseEjectionTime, 9)
+			due, _ := p.LB.Health().Trials(eventloop.Now()+lb.DefaultOutlier.BaseEjectionTime, 9)
 			if len(due) != 1 || due[0].Backend() != dead {
 				t.Fatalf("trials are due of %v, want %s", due, dead)
 			}
@@ -85,7 +85,7 @@ func TestAllDeadAreTried(t *testing.T) {
 	for range 50 {
 		p.expectReset()
 	}
-	s, o := p.Stats(), p.LB.OutlierStats()
+	s, o := p.Stats(), p.LB.Health().Stats()
 	if s.DialGaveUp != 50 || s.DialRefused != 150 || o.Enforced != 0 || o.Spared == 0 {
 		t.Errorf("stats %+v, ejections %+v: want that none is ejected", s, o)
 	}
@@ -142,7 +142,7 @@ func TestResettingBackendIsEjected(t *testing.T) {
 			_, _ = io.ReadAll(c) // until it is reset or ends
 			_ = c.Close()
 		}
-		s, o := p.Stats(), p.LB.OutlierStats()
+		s, o := p.Stats(), p.LB.Health().Stats()
 		resets := s.BackendResets + s.DialRefused // before it was seen that it has accepted
 		if o.Enforced != want || resets != 10-5*want {
 			t.Errorf("after %q: %d resets, %+v, want %d ejected", says, resets, o, want)
@@ -171,8 +171,8 @@ func TestFlappingBackend(t *testing.T) {
 		got[string(name)]++
 	}
 	tried := int(p.Stats().DialRefused) // at "a", where the loop has not seen that "b" has accepted
-	if got["a"] != 50+tried || got["b"] != 25 || got[""] != 25-tried || p.LB.OutlierStats().Enforced != 0 {
-		t.Errorf("%v, %+v", got, p.LB.OutlierStats())
+	if got["a"] != 50+tried || got["b"] != 25 || got[""] != 25-tried || p.LB.Health().Stats().Enforced != 0 {
+		t.Errorf("%v, %+v", got, p.LB.Health().Stats())
 	}
 }
 

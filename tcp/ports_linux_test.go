@@ -96,7 +96,7 @@ func TestNoLocalPorts(t *testing.T) {
 	p.eventually("the others have waited for long", func(s Stats) bool { return s.NoPorts == clients-1 })
 	s := p.Stats()
 	// 2 s of waiting are 20 connects, and the clients of the queue have waited one after the other.
-	if failed := s.Dials - s.Established; failed > 60 || s.DialRefused != 0 || p.LB.Stats()[0].Failures != 0 {
+	if failed := s.Dials - s.Established; failed > 60 || s.DialRefused != 0 || p.LB.Counters().All()[0].Failures != 0 {
 		t.Errorf("%d connects for %d clients found no port; stats %+v", failed, clients, s)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const patience = 20 * time.Second // how long a test waits for what must happen
@@ -51,7 +52,7 @@ func startProxy(t *testing.T, configure func(*Server), backends ...netip.AddrPor
 func newProxy(t *testing.T, loops int) *proxy {
 	t.Helper()
 	p := &proxy{t: t, Server: &Server{
-		Config: Config{LB: new(lb.Balancer),
+		Config: Config{LB: new(balancer.Balancer),
 			OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil }},
 	}}
 	if loops == 0 {

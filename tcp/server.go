@@ -28,7 +28,7 @@ type Server struct {
 	Config
 
 	// Transparent says, of IPv4 and of IPv6, that what backends of this node send to clients' addresses comes to
-	// sockets that have them (lb.Balancer.Transparent). It may change at any time.
+	// sockets that have them (balancer.Balancer.Transparent). It may change at any time.
 	Transparent [2]atomic.Bool
 
 	mu        sync.Mutex // guards the following

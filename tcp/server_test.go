@@ -234,7 +234,7 @@ func TestServiceStats(t *testing.T) {
 		}
 	}
 	p.eventually("both have ended", func(s Stats) bool { return s.Active == 0 })
-	s, service := p.Stats(), p.LB.Stats()[0]
+	s, service := p.Stats(), p.LB.Counters().All()[0]
 	if want := uint64(2 * (size + 4)); service.BytesIn != want || service.BytesOut != want || s.BytesIn != want || s.BytesOut != want {
 		t.Errorf("the Service counts %d bytes in and %d out, the Server %d and %d; want %d", service.BytesIn, service.BytesOut, s.BytesIn, s.BytesOut, want)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // shard is the part of a Server that lives on one loop.
@@ -62,7 +63,7 @@ func (sh *shard) serve(client accepted) {
 	if !sh.settle.timer.Active() {
 		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
 	}
-	sh.Dial(c, lb.Flow{Frontend: frontend, Client: peer.Addr(), ClientPort: peer.Port()})
+	sh.Dial(c, balancer.Flow{Frontend: frontend, Client: peer.Addr(), ClientPort: peer.Port()})
 }
 
 // newConn returns a connection of a client's socket and of a backend's, or -1. It owns them from now on.

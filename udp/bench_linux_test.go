@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // BenchmarkFlowLookup finds the flow of a datagram among others, each one the least
@@ -18,17 +19,17 @@ func BenchmarkFlowLookup(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			balancer := new(lb.Balancer)
-			balancer.Update(table)
+			of := new(balancer.Balancer)
+			of.Update(table)
 			group, err := eventloop.NewGroup(1)
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer group.Close()
-			ln := newShards(&Server{Loops: group, LB: balancer})[0].newListener(frontend(1, false))
+			ln := newShards(&Server{Loops: group, LB: of})[0].newListener(frontend(1, false))
 			keys := make([]flowKey, flows)
 			for i := range keys {
-				choice, err := balancer.Pick(lb.Flow{Frontend: ln.frontend, Client: netip.MustParseAddr("192.0.2.1")})
+				choice, err := of.Pick(balancer.Flow{Frontend: ln.frontend, Client: netip.MustParseAddr("192.0.2.1")})
 				if err != nil {
 					b.Fatal(err)
 				}

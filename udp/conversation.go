@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -57,9 +58,9 @@ func (f *flow) idle(now int64) int64 {
 	case f.expiresEarly(now):
 		return lasting
 	case f.assurance == known:
-		return lb.UDPStreamTimeout
+		return balancer.UDPStreamTimeout
 	}
-	return lb.UDPTimeout
+	return balancer.UDPTimeout
 }
 
 // expiresEarly reports whether the flow expires soon because another had to make room within pressing: the sources of a
@@ -117,7 +118,7 @@ func (f *flow) goesOn(now int64) bool {
 	if !f.silent || f.ln.shard.drain.Started() {
 		return true
 	}
-	only := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
+	only := balancer.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
 	return f.ln.shard.server.LB.Only(only, f.choice)
 }
 
@@ -195,20 +196,20 @@ func (f *flow) conversation() uint64 {
 func (f *flow) remember() { f.rememberAt(f.choice, f.ln.shard.io.port(f)) }
 
 // rememberAt has it remember a backend, and the port that the flow is to have there; 0: any.
-func (f *flow) rememberAt(c lb.Choice, port uint16) {
+func (f *flow) rememberAt(c balancer.Choice, port uint16) {
 	if f.fixed() > 0 || !c.Live() {
 		return
 	}
-	c.Remember(&lb.Conversation{Key: f.conversation(), Port: port, Answered: f.replied,
+	c.Remember(&balancer.Conversation{Key: f.conversation(), Port: port, Answered: f.replied,
 		Stream: f.assurance == known, Time: eventloop.Now()})
 }
 
 // resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent, and
 // the port.
-func (f *flow) resume(now int64) (lb.Choice, error) {
+func (f *flow) resume(now int64) (balancer.Choice, error) {
 	sh := f.ln.shard
 	if sh.server.IdleTimeout <= 0 && f.tried == nil {
-		from := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
+		from := balancer.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
 		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
 			sh.count.Resumed.Add(1)
 			sh.why = lb.ByConversation

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // seen are three backends that answer with their number and the port that they see.
@@ -118,7 +119,7 @@ func TestOneShots(t *testing.T) {
 		t.Errorf("the client that paused is at %v, was at %v; known: %v", again.choice.Backend(), before.Backend(),
 			again.assurance == known)
 	}
-	if got := [2]int64{waiting.idle(r.now), quic.idle(r.now)}; got != [2]int64{lb.UDPTimeout, lb.UDPStreamTimeout} {
+	if got := [2]int64{waiting.idle(r.now), quic.idle(r.now)}; got != [2]int64{balancer.UDPTimeout, balancer.UDPStreamTimeout} {
 		t.Errorf("flows live for %v ns", got)
 	}
 }
@@ -175,7 +176,7 @@ func TestFloodLeaves(t *testing.T) {
 		t.Error("the last one does not go on where it was")
 	}
 	r.now += pressing
-	if f := r.ask(0, r.client(2), true); f.idle(r.now) != lb.UDPTimeout {
+	if f := r.ask(0, r.client(2), true); f.idle(r.now) != balancer.UDPTimeout {
 		t.Errorf("after the flood a flow lives for %d ns", f.idle(r.now))
 	}
 	r.check()
@@ -207,7 +208,7 @@ func TestPortUsedAgain(t *testing.T) {
 		r.ask(0, r.client(1), true)
 		f.answered(r.now) // also of a resolver that asks for two records
 	}
-	if !f.oneShot || f.assurance != known || f.idle(r.now) != lb.UDPStreamTimeout {
+	if !f.oneShot || f.assurance != known || f.idle(r.now) != balancer.UDPStreamTimeout {
 		t.Errorf("oneShot: %v, known: %v, lives for %d ns", f.oneShot, f.assurance == known, f.idle(r.now))
 	}
 	r.check()

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Stats is a snapshot of a Server's counters since it started, and of a gauge.
@@ -63,13 +63,13 @@ type loopCounters struct {
 // reason returns the counter for datagrams that err keeps from a backend.
 func (c *loopCounters) reason(err error) *atomic.Uint64 {
 	switch {
-	case errors.Is(err, lb.ErrNoService):
+	case errors.Is(err, balancer.ErrNoService):
 		return &c.NoService
-	case errors.Is(err, lb.ErrNoBackend):
+	case errors.Is(err, balancer.ErrNoBackend):
 		return &c.NoBackend
-	case errors.Is(err, lb.ErrNoLocalBackend):
+	case errors.Is(err, balancer.ErrNoLocalBackend):
 		return &c.NoLocal
-	case errors.Is(err, lb.ErrNotAllowed):
+	case errors.Is(err, balancer.ErrNotAllowed):
 		return &c.NotAllowed
 	case errors.Is(err, errTried):
 		return &c.Unreachable

@@ -1,4 +1,4 @@
-// Package udp forwards UDP datagrams: it receives them from clients, asks an lb.Balancer for a backend once a flow and
+// Package udp forwards UDP datagrams: it receives them from clients, asks a Balancer for a backend once a flow and
 // moves whole datagrams both ways until the flow has been idle for a while.
 //
 // A flow is one client address and port, asking one address of ours, at one frontend. It has a connected socket of its

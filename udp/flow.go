@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -75,14 +76,14 @@ type flow struct {
 	header    []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
-	log      *logging  // nil: it is not logged
-	choice   lb.Choice // not valid while leaving
-	meter    lb.Meter  // of what choice has moved
-	tried    *lb.Tried // backends that have refused since the last answer; nil at first
-	attempts int       // how many
-	born     int64     // time of the first datagram, ns
-	active   int64     // time of the last datagram, ns
-	leaving  int64     // time to be gone by, ns; 0 while the backend is in the table
+	log      *logging        // nil: it is not logged
+	choice   balancer.Choice // not valid while leaving
+	meter    balancer.Meter  // of what choice has moved
+	tried    *balancer.Tried // backends that have refused since the last answer; nil at first
+	attempts int             // how many
+	born     int64           // time of the first datagram, ns
+	active   int64           // time of the last datagram, ns
+	leaving  int64           // time to be gone by, ns; 0 while the backend is in the table
 
 	loopFlow // of the platform
 	*goFlow  // nil with loops
@@ -111,7 +112,7 @@ func (ln *listener) closeFlows() {
 // none, and the datagrams count as dropped at the counter returned.
 func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 	sh := ln.shard
-	var tried *lb.Tried
+	var tried *balancer.Tried
 	switch f := ln.flows[*key]; {
 	case f != nil && f.choice.Live() && f.goesOn(now):
 		f.asked(now)
@@ -133,7 +134,7 @@ func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 }
 
 // open makes a flow, whose client has tried these backends, if any.
-func (ln *listener) open(key *flowKey, now int64, tried *lb.Tried) (*flow, error) {
+func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow, error) {
 	sh := ln.shard
 	if now < sh.portless {
 		return nil, errNoPort
@@ -195,8 +196,8 @@ func (f *flow) destination() netip.AddrPort {
 	return asked
 }
 
-func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {
-	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(),
+func (ln *listener) pick(key *flowKey, now int64, tried *balancer.Tried) (balancer.Choice, error) {
+	return ln.shard.server.LB.Pick(balancer.Flow{Frontend: ln.frontend, Client: key.client.Addr(),
 		ClientPort: key.client.Port(), Now: now, Tried: tried, Why: &ln.shard.why})
 }
 
@@ -222,7 +223,7 @@ func (f *flow) fail(err error, now int64) bool {
 		return false
 	}
 	c, err := f.another(f.choice, err, now)
-	f.choice = lb.Choice{}
+	f.choice = balancer.Choice{}
 	if err != nil || f.connect(c, now) != nil {
 		f.because(lb.ServerData)
 		f.close()
@@ -236,12 +237,12 @@ func (f *flow) fail(err error, now int64) bool {
 }
 
 // another gives c up because of err and returns another choice, or why there is none.
-func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
+func (f *flow) another(c balancer.Choice, err error, now int64) (balancer.Choice, error) {
 	f.ln.shard.count.Refused.Add(1)
 	f.meter.Flush(c)
 	c.Failed(err, now)
 	if f.attempts++; f.attempts >= maxAttempts {
-		return lb.Choice{}, errTried
+		return balancer.Choice{}, errTried
 	}
 	f.avoid(c)
 	c, err = f.ln.pick(&f.key, now, f.tried)
@@ -252,9 +253,9 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 }
 
 // avoid has the flow, and the one that takes its place, get other backends than that of c, if there are.
-func (f *flow) avoid(c lb.Choice) {
+func (f *flow) avoid(c balancer.Choice) {
 	if f.tried == nil {
-		f.tried = new(lb.Tried)
+		f.tried = new(balancer.Tried)
 	}
 	f.tried.Add(c)
 }
@@ -294,7 +295,7 @@ func (f *flow) moved(in, out int) {
 func (f *flow) release() {
 	f.meter.Flush(f.choice)
 	f.choice.Done(nil)
-	f.choice = lb.Choice{}
+	f.choice = balancer.Choice{}
 }
 
 // rest returns how long the flow has to live, in ns, if nothing more comes.
@@ -308,7 +309,7 @@ func (f *flow) rest(now int64) int64 {
 
 // connect connects the socket to the backend of c, or to another if there is no
 // path to it. If it fails there is no choice to be done with.
-func (f *flow) connect(c lb.Choice, now int64) error {
+func (f *flow) connect(c balancer.Choice, now int64) error {
 	sh := f.ln.shard
 	if now < sh.portless { // the flow had a port, which is another's now
 		c.Done(nil) // nothing is known about the backend

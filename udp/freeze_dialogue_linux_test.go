@@ -6,13 +6,14 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // TestSilenceAfterHandover: a flow whose answer is awaited when it crosses, and does not come, has failed.
 func TestSilenceAfterHandover(t *testing.T) {
 	silent := listenUDP(t, "127.0.0.1:0").addr
 	p := startProxy(t, 1, nil)
-	service := func(s *lb.Balancer) {
+	service := func(s *balancer.Balancer) {
 		table, err := lb.NewTable([]*lb.Service{{ID: lb.ID{Name: "dns", Protocol: lb.UDP},
 			Addresses: []lb.Address{{Addr: p.front.Addr}}, Policies: &lb.Policies{UDPResponses: 1},
 			Backends: []lb.Backend{{Addr: silent, Ready: true, Serving: true}}}}, lb.Node{})

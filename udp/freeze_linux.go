@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Listening is a frontend that a Server forwards.
@@ -230,18 +231,18 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		attempts: from.Attempts,
 		born:     from.Born,
 		active:   now - int64(from.Idle),
-		meter:    lb.ResumeMeter(from.In, from.Out),
+		meter:    balancer.ResumeMeter(from.In, from.Out),
 		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},
 	}
 	if from.Addr.IsValid() {
-		f.choice = sh.server.LB.Resume(from.Service, from.Addr)
+		f.choice = sh.server.LB.Memory().Resume(from.Service, from.Addr)
 		if at, err := socket.Local(from.FD); err == nil {
 			f.port = at.Port()
 			f.place, _ = sh.ports.take(f.fd, at.Port(), from.Addr, false) // false only with hashes alike
 		}
 	}
 	if len(from.Tried) > 0 {
-		tried := sh.server.LB.ResumeTried(from.Service, from.Tried)
+		tried := sh.server.LB.Memory().ResumeTried(from.Service, from.Tried)
 		f.tried = &tried
 	}
 	if len(from.Header) > 0 {

@@ -48,7 +48,7 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 	}); err != nil {
 		p.t.Fatal(err)
 	}
-	memories, stats := p.LB.Stats(), p.Stats()
+	memories, stats := p.LB.Counters().All(), p.Stats()
 	for _, sh := range p.shards {
 		for f := sh.ages.first; f != nil; f = f.links[byAge].next {
 			_ = sh.loop.Detach(f.fd)
@@ -67,8 +67,8 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 		s.IdleTimeout, s.MaxFlows, s.Log = p.IdleTimeout, p.MaxFlows, p.Log
 	})
 	next.LB.Update(p.LB.Table())
-	next.LB.Remember(memories)
-	p.LB.Conversations(math.MinInt64, next.LB.RememberConversations)
+	next.LB.Memory().Remember(memories)
+	p.LB.Memory().Conversations(math.MinInt64, next.LB.Memory().RememberConversations)
 	var thawed atomic.Int64
 	if err := next.Adopt(listening, flows, func() { thawed.Add(1) }); err != nil {
 		p.t.Fatal(err)
@@ -131,7 +131,7 @@ func TestMoveUnderLoad(t *testing.T) {
 				s := at1.Stats()
 				return s.Created == clients && s.DatagramsOut == uint64(asked.Load()+clients)
 			})
-			if b := at1.LB.Stats()[0]; b.InFlight != clients || b.Picks != clients {
+			if b := at1.LB.Counters().All()[0]; b.InFlight != clients || b.Picks != clients {
 				t.Errorf("balancer %+v, want %d picks, all in flight", b, clients)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // While a Service that requests it has no backend (lb.Policies.Hold), the first datagrams of its clients are kept, to
@@ -41,7 +42,7 @@ type heldBy struct {
 type held struct {
 	by       heldBy
 	of       lb.Name
-	place    lb.Held
+	place    balancer.Held
 	until    int64 // ns
 	left     int   // hops, as in listener.forward
 	messages []message
@@ -71,7 +72,8 @@ func (ln *listener) hold(key flowKey, left int, now int64) bool {
 // newHeld begins to keep what a client sends. nil: its Service does not request that, or too much is kept.
 func (ln *listener) newHeld(key flowKey, now int64) *held {
 	sh := ln.shard
-	place, wait, full := sh.server.LB.Hold(&lb.Flow{Frontend: ln.frontend, Client: key.client.Addr()}, now)
+	flow := balancer.Flow{Frontend: ln.frontend, Client: key.client.Addr()}
+	place, wait, full := sh.server.LB.Queues().Hold(&flow, now)
 	owner := sh.server.LB.Table().Owner(ln.frontend)
 	if place.Valid() && (owner == nil || !sh.holds.take(owner.Service(), heldSize)) {
 		full = true
@@ -147,7 +149,7 @@ func (sh *shard) dropHeld(h *held) {
 // sendHeld sends what is kept of clients whose wait is over, those first that came first.
 func (sh *shard) sendHeld(now int64) {
 	for one := range sh.holds.clients {
-		if !sh.server.LB.Ends(&lb.Flow{Frontend: one.by.ln.frontend}) {
+		if !sh.server.LB.Queues().HoldEnds(&balancer.Flow{Frontend: one.by.ln.frontend}) {
 			continue
 		}
 		sh.unhold(one)

@@ -44,7 +44,7 @@ func TestHold(t *testing.T) {
 		}
 	}
 	if s := p.Stats(); s.Held != 0 || s.HoldFull != 7 || s.NoBackend != 7 || s.Active != 3 ||
-		p.LB.Stats()[0].Held != 0 {
+		p.LB.Counters().All()[0].Held != 0 {
 		t.Errorf("stats = %+v", s)
 	}
 	for _, sh := range p.shards {
@@ -72,7 +72,7 @@ func TestHoldExpires(t *testing.T) {
 	first.send("?")
 	eventually(t, "it is kept", func() bool { return p.Stats().Held == 1 })
 	p.Unlisten(p.front)
-	if s := p.Stats(); s.Held != 0 || s.NoBackend != 3 || p.LB.Stats()[0].Held != 0 {
+	if s := p.Stats(); s.Held != 0 || s.NoBackend != 3 || p.LB.Counters().All()[0].Held != 0 {
 		t.Errorf("stats = %+v, want nothing kept", s)
 	}
 }

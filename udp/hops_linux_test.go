@@ -126,7 +126,7 @@ func TestHopsExceededOnTheWay(t *testing.T) {
 		s := p.Stats()
 		return s.HopsExceeded == 1 && s.Created == 2
 	})
-	if s := p.Stats(); s.Refused != 0 || p.LB.Stats()[0].Failures != 0 || s.Active != 2 {
-		t.Errorf("stats = %+v with %d failures, want none", s, p.LB.Stats()[0].Failures)
+	if s := p.Stats(); s.Refused != 0 || p.LB.Counters().All()[0].Failures != 0 || s.Active != 2 {
+		t.Errorf("stats = %+v with %d failures, want none", s, p.LB.Counters().All()[0].Failures)
 	}
 }

@@ -154,7 +154,7 @@ func TestForbiddenByRule(t *testing.T) {
 	if s.Refused != 1 || s.SendErrors != 1 || s.DatagramsIn != 2 {
 		t.Errorf("stats = %+v, want 1 refusal and nothing lost", s)
 	}
-	if n := p.LB.Stats()[0].Failures; n != 1 {
+	if n := p.LB.Counters().All()[0].Failures; n != 1 {
 		t.Errorf("the balancer knows of %d failures, want 1", n)
 	}
 }

@@ -40,13 +40,13 @@ func TestSilentBackendIsEjected(t *testing.T) {
 				ask(client + 1)
 			}
 			if !expects {
-				if n := p.Stats().NotAnswered; n != 0 || p.LB.OutlierStats().Enforced != 0 {
-					t.Errorf("%d were not answered; %+v", n, p.LB.OutlierStats())
+				if n := p.Stats().NotAnswered; n != 0 || p.LB.Health().Stats().Enforced != 0 {
+					t.Errorf("%d were not answered; %+v", n, p.LB.Health().Stats())
 				}
 				return
 			}
-			if n := p.Stats().NotAnswered; n != 5 || p.LB.OutlierStats().Active != 1 {
-				t.Errorf("%d were not answered, want 5; %+v", n, p.LB.OutlierStats())
+			if n := p.Stats().NotAnswered; n != 5 || p.LB.Health().Stats().Active != 1 {
+				t.Errorf("%d were not answered, want 5; %+v", n, p.LB.Health().Stats())
 			}
 			for range 20 {
 				if got := dial(t, p.addr).ask("question"); got != "alive" {

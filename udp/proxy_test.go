@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // patience is how long a test waits for what must happen.
@@ -51,7 +52,7 @@ func service(n int, backends ...netip.AddrPort) *lb.Service {
 func newServer(t *testing.T, loops int, edit func(*Server)) *Server {
 	t.Helper()
 	group := newLoops(t, loops)
-	s := &Server{Loops: group, LB: new(lb.Balancer), IdleTimeout: time.Minute}
+	s := &Server{Loops: group, LB: new(balancer.Balancer), IdleTimeout: time.Minute}
 	if edit != nil {
 		edit(s)
 	}
@@ -60,7 +61,7 @@ func newServer(t *testing.T, loops int, edit func(*Server)) *Server {
 		if n := s.Stats().Active; n != 0 {
 			t.Errorf("%d flows after Close", n)
 		}
-		for _, service := range s.LB.Stats() { // every Choice was done with, once
+		for _, service := range s.LB.Counters().All() { // every Choice was done with, once
 			if service.InFlight != 0 {
 				t.Errorf("%d flows of %s in flight after Close", int64(service.InFlight), service.ID)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // still is a transport that moves nothing.
@@ -51,7 +52,7 @@ func newRoom(t *testing.T, services int, edit func(*Server)) *room {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{LB: new(lb.Balancer), MaxFlows: 1000, Shares: shares.Shares{Service: 90, Client: 97}}
+	s := &Server{LB: new(balancer.Balancer), MaxFlows: 1000, Shares: shares.Shares{Service: 90, Client: 97}}
 	s.LB.Update(table)
 	if edit != nil {
 		edit(s)
@@ -110,7 +111,7 @@ func TestServiceShare(t *testing.T) {
 		if s := r.count.EvictedService.Load(); s != 4100 || r.count.Evicted.Load() != s {
 			t.Errorf("%d flows were evicted for a share, want 4,100", s)
 		}
-		if s := r.server.LB.Stats(); s[0].OverShare != 4100 || s[1].OverShare != 0 {
+		if s := r.server.LB.Counters().All(); s[0].OverShare != 4100 || s[1].OverShare != 0 {
 			t.Errorf("two Services exceeded their shares %d and %d times, want 4,100 and 0", s[0].OverShare, s[1].OverShare)
 		}
 		for range 20_000 { // in turn, each as much as it can

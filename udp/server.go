@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // ErrServerClosed is returned by Listen after Shutdown or Close.
@@ -30,7 +31,7 @@ type Server struct {
 	Loops *eventloop.Group
 
 	// LB chooses backends.
-	LB *lb.Balancer
+	LB *balancer.Balancer
 
 	// Descriptors bounds the sockets of all flows, one for each, of frontends, and of others. nil: no bound.
 	Descriptors *eventloop.Budget
@@ -177,7 +178,7 @@ func (s *Server) Unlisten(f lb.Frontend) {
 
 // TableChanged makes every flow leave a backend that is neither ready nor serving in
 // the balancer's current table, or is no longer that of the frontend's Service, also if its
-// client only receives. Call it after lb.Balancer.Update. With Loops it does not wait.
+// client only receives. Call it after balancer.Balancer.Update. With Loops it does not wait.
 func (s *Server) TableChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

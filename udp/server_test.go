@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 func TestEcho(t *testing.T) {
@@ -37,7 +38,7 @@ func TestServiceBytes(t *testing.T) {
 	p := startProxy(t, 2, nil, b.addr)
 	second := p.second(service(2, refusing(t, "127.0.0.1:0"), b.addr))
 	bytes := func(name string) (in, out uint64) {
-		for _, s := range p.LB.Stats() {
+		for _, s := range p.LB.Counters().All() {
 			if s.ID.Name == name {
 				return s.BytesIn, s.BytesOut
 			}
@@ -281,7 +282,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 	}
 	checkLeaks(t, func() {
 		group := newLoops(t, 3)
-		s := &Server{Loops: group, LB: new(lb.Balancer)}
+		s := &Server{Loops: group, LB: new(balancer.Balancer)}
 		s.LB.Update(table)
 		addr, err := s.Listen(front, netip.MustParseAddrPort("127.0.0.1:0"))
 		if err != nil {
@@ -311,7 +312,7 @@ func TestBytesOfOpenFlows(t *testing.T) {
 	for n := range uint64(2) {
 		c.ask("12345")
 		eventually(t, "the bytes are counted", func() bool {
-			s := p.LB.Stats()[0]
+			s := p.LB.Counters().All()[0]
 			return s.BytesIn == 5*(n+1) && s.BytesOut == 5*(n+1)
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // TestLeaveInStretches: after a change of the table the flows whose backend is gone leave
@@ -24,7 +25,7 @@ func TestLeaveInStretches(t *testing.T) {
 	now := eventloop.Now()
 	made := 0
 	add := func() {
-		c, err := p.LB.Pick(lb.Flow{Frontend: p.front, Client: netip.MustParseAddr("192.0.2.1"), Now: now})
+		c, err := p.LB.Pick(balancer.Flow{Frontend: p.front, Client: netip.MustParseAddr("192.0.2.1"), Now: now})
 		if err != nil {
 			t.Error(err)
 			return

@@ -113,7 +113,7 @@ func TestFlowsLeaveABadBackend(t *testing.T) {
 	at := map[string]netip.AddrPort{"a": a.addr, "b": b.addr}
 	id := service(1, a.addr).ID
 	first := c.ask("q")
-	check := func(name string, failed error) { p.LB.Checked(id, at[name], lb.TCP, failed, eventloop.Now()) }
+	check := func(name string, failed error) { p.LB.Health().Checked(id, at[name], lb.TCP, failed, eventloop.Now()) }
 	check(first, errors.New("not ready"))
 	second := c.ask("q")
 	if second == first || c.ask("q") != second {

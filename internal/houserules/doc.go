@@ -12,7 +12,7 @@
 //	### Way of a SYN
 //
 //	- `tcp/accept.go: listener.accept` takes the connection
-//	- `lb/balancer.go: Balancer.Pick`, `Balancer.Update`
+//	- `lb/balancer/balancer.go: Balancer.Pick`, `Balancer.Update`
 //
 // A line names functions, or methods by their receiver's type, and the file in which they
 // are declared. There are ways of a SYN, a datagram, a change and an upgrade; the way of a

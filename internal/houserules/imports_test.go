@@ -29,6 +29,9 @@ var outside = []string{"k8s.io", "sigs.k8s.io", "github.com/prometheus", "github
 // errors, although it imports os itself.
 var effects = []string{"time", "os", "net", "log", "syscall", "context", "io/ioutil", "runtime/debug"}
 
+// running are what only code that runs needs: what is said of services has neither.
+var running = []string{"sync", "sync/atomic"}
+
 // foreign is every host of Go modules that go.mod names: nothing of them is below a pure package.
 var foreign = []string{
 	"github.com", "golang.org", "google.golang.org", "gopkg.in", "go.uber.org", "go.yaml.in", "k8s.io", "sigs.k8s.io",
@@ -57,11 +60,15 @@ var forTests = []string{
 // sockets are what the data paths through sockets stand on; parts are the layers that the
 // program puts together.
 var (
-	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/shares",
+	sockets = []string{"lb", runs, "internal/eventloop", "internal/socket", "internal/counters", "internal/shares",
 		"internal/proxyproto", "internal/look", "internal/session", "internal/mmsg"}
-	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter",
-		"internal/flows", "internal/lists"})
+	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes",
+		"kernelmodes/queue", "internal/netfilter", "internal/flows", "internal/flows/track", "internal/flows/report",
+		"internal/lists"})
 )
+
+// runs is what those do not know that say what is to be balanced.
+const runs = "lb/balancer"
 
 // talks is what talks to conntrack: only internal/flows does.
 const talks = "internal/netfilter/conntrack"
@@ -82,6 +89,13 @@ func wing(name string, below ...string) layer {
 		"in one direction: process, observe, control, config, sources"}
 }
 
+// planning returns a layer that says what is to be balanced, and must not know what runs.
+func (l layer) planning() layer {
+	l.ours = slices.DeleteFunc(l.ours, func(dir string) bool { return dir == runs })
+	l.why += "; and the Balancer is told of tables by the wings above"
+	return l
+}
+
 // testedWith returns a layer whose tests may name a folder besides.
 func (m layer) testedWith(dir string) layer {
 	m.tests = append(m.tests, dir)
@@ -92,8 +106,12 @@ func (m layer) testedWith(dir string) layer {
 var layers = []layer{
 	{dir: "affinity", not: effects, never: foreign, why: "it is a pure leaf: the same calls give the same answers"},
 	{
-		dir: "lb", ours: []string{"affinity"}, not: effects, never: foreign,
-		why: "choosing a backend is pure, so that it can be tested by scripts and explained afterwards",
+		dir: "lb", not: slices.Concat(effects, running), never: foreign,
+		why: "what is to be balanced is pure and immutable, so that the control plane and every loop can share it",
+	},
+	{
+		dir: "lb/balancer", ours: []string{"lb", "affinity"}, not: effects, never: foreign,
+		why: "choosing a backend has no effects, so that it can be tested by scripts and explained afterwards",
 	},
 	{
 		dir: "internal/eventloop", theirs: []string{"golang.org/x/sys", "github.com/panjf2000/gnet/v2/pkg"}, never: outside,
@@ -135,6 +153,16 @@ var layers = []layer{
 			"and all who delete entries",
 	},
 	{
+		dir: "internal/flows/track", never: outside, theirs: []string{"go.uber.org/zap"},
+		ours: []string{"lb", runs, "internal/flows", "internal/shares", "internal/netfilter", talks},
+		why:  "it tells the Balancer what becomes of flows that the kernel forwards, and knows no rules",
+	},
+	{
+		dir: "internal/flows/report", never: outside, theirs: []string{"go.uber.org/zap"},
+		ours: []string{"lb", runs, "internal/flows", "internal/look", "internal/shares", "internal/netfilter", talks},
+		why:  "it says of flows what others read, and changes none",
+	},
+	{
 		dir: "redirect", ours: []string{"lb", "internal/netfilter", "internal/flows"}, theirs: kernel, never: outside,
 		why: "it steers packets to sockets and must know neither the bytes nor the backends",
 	},
@@ -145,6 +173,12 @@ var layers = []layer{
 		why:    "it forwards in the kernel and must know no sockets of the proxy",
 	},
 	{
+		dir: "kernelmodes/queue", ours: []string{"lb", runs, "kernelmodes", "internal/netfilter", "internal/flows",
+			"internal/flows/track", "internal/shares"},
+		theirs: kernel, never: outside, tests: []string{"kernelmodes/lab", talks},
+		why: "the Balancer chooses for its rules, and it must know no sockets of the proxy",
+	},
+	{
 		dir: "kernelmodes/lab", ours: []string{"lb", "kernelmodes", "internal/flows", "internal/testbed"},
 		theirs: []string{"go.uber.org/zap"}, never: outside,
 		why: "it tests engines on hosts of the testbed",
@@ -153,8 +187,8 @@ var layers = []layer{
 	wing("process", "observe", "control", "config", "sources"),
 	wing("observe", "control", "config", "sources").testedWith("cmd/sluice/internal/process"), // which has metrics, too
 	wing("control", "sources"),
-	wing("config", "sources"),
-	wing("sources"),
+	wing("config", "sources").planning(),
+	wing("sources").planning(),
 	{
 		dir: "cmd/sluice/internal/e2e", ours: slices.Concat(parts, []string{"cmd", "internal/testbed"}), theirs: []string{"*"},
 		tests: []string{"kernelmodes/lab"}, why: "it tests the whole program on hosts of the testbed",
@@ -216,7 +250,11 @@ func TestImportsCanFail(t *testing.T) {
 		{"lb", "time", 1}, {"affinity", module + "/lb", 1}, {"tcp", module + "/redirect", 1}, {"attic", "fmt", 1},
 		{"cmd/sluice", module + "/" + talks, 1}, {"internal/flows/track", module + "/" + talks, 0},
 		{"internal/testbed", module + "/lb", 1}, {"redirect", "k8s.io/api/core/v1", 2},
-		{"lb", "net/netip", 0}, {"lb", module + "/affinity", 0}, {"cmd/sluice", "k8s.io/api/core/v1", 0},
+		{"lb", "net/netip", 0}, {"cmd/sluice", "k8s.io/api/core/v1", 0},
+		{"lb", "sync/atomic", 1}, {"lb", module + "/affinity", 1}, {"lb", module + "/" + runs, 1},
+		{runs, "sync/atomic", 0}, {runs, module + "/affinity", 0}, {runs, module + "/lb", 0},
+		{"redirect", module + "/" + runs, 1}, {"cmd/sluice/internal/sources/kube", module + "/" + runs, 1},
+		{"kernelmodes/nftables", module + "/" + runs, 1}, {"kernelmodes/queue", module + "/" + runs, 0},
 	} {
 		p := pkg{GOOS: "linux", ImportPath: module + "/" + c.dir, Imports: []string{c.imports}, Deps: []string{c.imports}}
 		if found := checkImports(&repo{packages: []pkg{p}}); len(found) != c.found {

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Room is what is free on one loop: the same on each, since clients spread evenly over the loops.
@@ -19,10 +20,10 @@ type Room struct {
 type Claims struct {
 	Refused lb.End // how the connection ends of the last client that Admit has refused
 
-	lb       *lb.Balancer // knows the limits, and counts the Services that exceed their shares
+	lb       *balancer.Balancer // knows the limits, and counts the Services that exceed their shares
 	services tenants[lb.Name]
 	clients  tenants[netip.Addr]
-	accounts map[lb.Admission]*account
+	accounts map[balancer.Admission]*account
 	free     []*account
 
 	loop int // whose they are
@@ -30,9 +31,9 @@ type Claims struct {
 
 // account is what connections have in common that were admitted alike. It is apart from them, since they are many.
 type account struct {
-	admission lb.Admission
+	admission balancer.Admission
 	service   *tenant[lb.Name]
-	times     *lb.LoopTimes
+	times     *balancer.LoopTimes
 	conns     int64
 }
 
@@ -52,7 +53,7 @@ func (c Claim) service() *tenant[lb.Name] {
 }
 
 // Times returns what counts the times of the connection; nil: they are not counted.
-func (c Claim) Times() *lb.LoopTimes {
+func (c Claim) Times() *balancer.LoopTimes {
 	if c.account == nil {
 		return nil
 	}
@@ -77,7 +78,7 @@ func (c Claim) Client() netip.Addr {
 }
 
 // NewClaims returns Claims without any connection on a loop, for Services of a Balancer.
-func NewClaims(s shares.Shares, b *lb.Balancer, loop int) Claims {
+func NewClaims(s shares.Shares, b *balancer.Balancer, loop int) Claims {
 	return Claims{lb: b, loop: loop, services: tenants[lb.Name]{share: s.Service},
 		clients: tenants[netip.Addr]{share: s.Client}}
 }
@@ -85,7 +86,7 @@ func NewClaims(s shares.Shares, b *lb.Balancer, loop int) Claims {
 // Admit claims a connection of a client to a frontend, which is to dial next. False, which is counted: the client is to
 // be refused, since it or the Service has its share already, or has reached a limit of the Service.
 func (cs *Claims) Admit(f lb.Frontend, client netip.Addr, free Room, count *Counters) (c Claim, ok bool) {
-	id, admission, err := cs.lb.Admit(&f, client, eventloop.Now())
+	id, admission, err := cs.lb.Queues().Admit(&f, client, eventloop.Now())
 	if err != nil {
 		cs.Refused = overLimit(count, err)
 		return Claim{}, false
@@ -118,7 +119,7 @@ func (cs *Claims) over(c Claim, free Room, count *Counters) *atomic.Uint64 {
 // Adopt claims a connection that another process has had, whether or not it is within the shares. counted says whether
 // it counts for the client's limits (CountsClient). One whose Service has gone is of none.
 func (cs *Claims) Adopt(id lb.ID, client netip.Addr, counted bool) (c Claim) {
-	admission := cs.lb.Readmit(id)
+	admission := cs.lb.Queues().Readmit(id)
 	if counted {
 		admission = admission.CountClient(client)
 	}
@@ -129,9 +130,9 @@ func (cs *Claims) Adopt(id lb.ID, client netip.Addr, counted bool) (c Claim) {
 func (c Claim) CountsClient() bool { return c.account != nil && c.account.admission.CountsClient() }
 
 // open claims a connection. id is not used without an admission.
-func (cs *Claims) open(id *lb.ID, admission lb.Admission, client netip.Addr) (c Claim) {
+func (cs *Claims) open(id *lb.ID, admission balancer.Admission, client netip.Addr) (c Claim) {
 	c.client = cs.client(client)
-	if admission != (lb.Admission{}) {
+	if admission != (balancer.Admission{}) {
 		c.account = cs.account(id, admission)
 		c.account.conns++
 	}
@@ -149,12 +150,12 @@ func (cs *Claims) client(addr netip.Addr) *tenant[netip.Addr] {
 }
 
 // account returns that of an admission, which is made if need be.
-func (cs *Claims) account(id *lb.ID, admission lb.Admission) *account {
+func (cs *Claims) account(id *lb.ID, admission balancer.Admission) *account {
 	if a := cs.accounts[admission]; a != nil {
 		return a
 	}
 	if cs.accounts == nil {
-		cs.accounts = make(map[lb.Admission]*account)
+		cs.accounts = make(map[balancer.Admission]*account)
 	}
 	a := reuse(&cs.free)
 	if a == nil {

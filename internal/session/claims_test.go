@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 var (
@@ -24,7 +25,7 @@ var asked = map[lb.ID]lb.Frontend{
 }
 
 // services returns a Balancer that has them, with policies for all.
-func services(t *testing.T, policies *lb.Policies) *lb.Balancer {
+func services(t *testing.T, policies *lb.Policies) *balancer.Balancer {
 	t.Helper()
 	var all []*lb.Service
 	for _, id := range []lb.ID{web, webTLS, db} {
@@ -34,7 +35,7 @@ func services(t *testing.T, policies *lb.Policies) *lb.Balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := new(lb.Balancer)
+	b := new(balancer.Balancer)
 	b.Update(table)
 	return b
 }
@@ -86,8 +87,8 @@ func TestServiceShare(t *testing.T) {
 }
 
 // statsOf returns what is counted of a Service.
-func statsOf(b *lb.Balancer, id lb.ID) (none lb.Stats) {
-	for _, s := range b.Stats() {
+func statsOf(b *balancer.Balancer, id lb.ID) (none balancer.Stats) {
+	for _, s := range b.Counters().All() {
 		if s.ID == id {
 			return s
 		}

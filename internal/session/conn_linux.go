@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Owner is a protocol's connection: a pointer to a struct that embeds a Conn of it.
@@ -38,8 +39,8 @@ type Conn[C Owner[C]] struct {
 	next, prev C
 	dial       *dial[C] // until the backend has answered
 	Claim      Claim
-	Choice     lb.Choice
-	Meter      lb.Meter // of what Choice has moved
+	Choice     balancer.Choice
+	Meter      balancer.Meter // of what Choice has moved
 	born       look.Time
 	marks      marks
 	Shared     bool // another process may have copies of the sockets, so that closing them ends nothing
@@ -73,7 +74,7 @@ func (c *Conn[C]) Base() *Conn[C] { return c }
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
 
 // Asked returns what the client has asked for, which is known until the backend has answered.
-func (c *Conn[C]) Asked() *lb.Flow { return &c.dial.ladder.flow }
+func (c *Conn[C]) Asked() *balancer.Flow { return &c.dial.ladder.flow }
 
 // Again reports whether an attempt to reach a backend has failed before.
 func (c *Conn[C]) Again() bool { return c.dial.ladder.attempt > 0 }
@@ -94,7 +95,7 @@ func (sh *Shard[C]) Spoke(c C) {
 	conn.Choice.Spoke()
 	age := sh.age(conn)
 	if times := conn.Claim.Times(); times != nil {
-		times.Observe(lb.FirstByteTime, int64(age))
+		times.Observe(balancer.FirstByteTime, int64(age))
 	}
 	if n := sh.notes[c]; n != nil {
 		n.firstByte = age
@@ -105,7 +106,7 @@ func (sh *Shard[C]) Spoke(c C) {
 func (c *Conn[C]) Done() {
 	c.Meter.Flush(c.Choice)
 	c.Choice.Done(nil)
-	c.Choice = lb.Choice{}
+	c.Choice = balancer.Choice{}
 }
 
 // Side is one of a connection's two sockets. What it knows of the socket's readiness is a hint, corrected by the next
@@ -203,7 +204,7 @@ func (s *Side[C]) Fail() {
 		if conn := s.owner.Base(); !conn.Spoken() && !s.Shut { // to the end of a stream a reset may be the answer
 			conn.Meter.Flush(conn.Choice)
 			conn.Choice.WasReset(ErrReset, conn.Claim.Client(), eventloop.Now())
-			conn.Choice = lb.Choice{}
+			conn.Choice = balancer.Choice{}
 		}
 	}
 	sh.Abort(s.owner)
@@ -229,7 +230,7 @@ func (sh *Shard[C]) End(c C) {
 	}
 	if conn.dial == nil {
 		if times := conn.Claim.Times(); times != nil {
-			times.Observe(lb.Duration, int64(sh.age(conn)))
+			times.Observe(balancer.Duration, int64(sh.age(conn)))
 		}
 	}
 	if sh.Log != nil {

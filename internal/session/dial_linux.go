@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // dial is what a connection needs only until its backend has answered.
@@ -18,14 +19,14 @@ type dial[C Owner[C]] struct {
 	waits  *noPorts[C] // that it waits in, or nil
 	turn   entry[*dial[C]]
 	age    entry[*dial[C]] // in Shard.dials, or Shard.held
-	held   lb.Held         // it waits since there is no backend
+	held   balancer.Held   // it waits since there is no backend
 	note   beginning
 	place  *place // in the queue of its Service; nil: it has never had one
 }
 
 // Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
 // the Service has its turn.
-func (sh *Shard[C]) Dial(c C, flow lb.Flow) {
+func (sh *Shard[C]) Dial(c C, flow balancer.Flow) {
 	d := sh.newDial(c)
 	d.ladder.Start(flow)
 	d.note.accepted = sh.inserted // just now
@@ -109,10 +110,10 @@ func (d *dial[C]) next() {
 	sh, conn := d.sh, d.owner.Base()
 	for {
 		choice, timeout, err := d.ladder.Turn(sh.Config, d.turnOf())
-		if err == lb.ErrNoBackend && d.hold() {
+		if err == balancer.ErrNoBackend && d.hold() {
 			return
 		}
-		if err == lb.ErrFull {
+		if err == balancer.ErrFull {
 			if err = d.queue(); err == nil {
 				return
 			}
@@ -219,7 +220,7 @@ func (sh *Shard[C]) dialEvent(c C) {
 	case accepted:
 		now := conn.dial.ladder.Answered(conn.Choice)
 		if times := conn.Claim.Times(); times != nil {
-			times.Observe(lb.ConnectTime, int64(conn.dial.connectTime(now)))
+			times.Observe(balancer.ConnectTime, int64(conn.dial.connectTime(now)))
 		}
 		if sh.Log != nil {
 			conn.dial.keepNote(now)

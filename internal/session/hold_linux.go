@@ -13,7 +13,7 @@ import (
 // hold has d wait for a backend. False: its Service does not request that, or too many wait.
 func (d *dial[C]) hold() bool {
 	sh, flow := d.sh, &d.ladder.flow
-	held, wait, full := sh.LB.Hold(flow, eventloop.Now())
+	held, wait, full := sh.LB.Queues().Hold(flow, eventloop.Now())
 	if full {
 		sh.Count.HoldFull.Add(1)
 	}
@@ -53,7 +53,7 @@ func (d *dial[C]) await(left time.Duration) {
 	d.note.held = true
 	sh.Count.Held.Add(1)
 	sh.Loop.After(&d.timer, d, left)
-	if sh.LB.Ends(&d.ladder.flow) { // since the Pick, and it may have been too soon for Wake to see d
+	if sh.LB.Queues().HoldEnds(&d.ladder.flow) { // since the Pick, and it may have been too soon for Wake to see d
 		d.release()
 		d.ready()
 	}
@@ -85,7 +85,7 @@ func (sh *Shard[C]) wake() {
 	sh.waking.Store(false)
 	for e := sh.held.first; e != nil; {
 		d := e.value
-		if e = e.behind; sh.LB.Ends(&d.ladder.flow) {
+		if e = e.behind; sh.LB.Queues().HoldEnds(&d.ladder.flow) {
 			d.release()
 			d.ready()
 		}

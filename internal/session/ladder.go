@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // How long, and how often, what is short is waited for.
@@ -28,7 +29,7 @@ type Config struct {
 	Loops *eventloop.Group
 
 	// LB chooses backends.
-	LB *lb.Balancer
+	LB *balancer.Balancer
 
 	// Descriptors bounds the sockets of all connections, two for each. nil: no bound.
 	Descriptors *eventloop.Budget
@@ -66,8 +67,8 @@ func (c Config) WithDefaults() Config {
 
 // Ladder is a client's way from one backend to the next until one answers. It must not be moved after Start.
 type Ladder struct {
-	flow      lb.Flow
-	tried     lb.Tried
+	flow      balancer.Flow
+	tried     balancer.Tried
 	why       lb.Why // of the last choice
 	attempt   int    // attempts that have ended
 	attempts  int    // how many there may be; 0: it is not known yet
@@ -75,7 +76,7 @@ type Ladder struct {
 }
 
 // Start begins at the first attempt.
-func (l *Ladder) Start(flow lb.Flow) {
+func (l *Ladder) Start(flow balancer.Flow) {
 	*l = Ladder{flow: flow}
 	l.flow.Tried, l.flow.Why = &l.tried, &l.why
 }
@@ -85,12 +86,12 @@ var errGaveUp = errors.New("every attempt has failed")
 
 // Next returns the backend to try and how long it may take to answer. An error, which Refuse counts, says why there is
 // none.
-func (l *Ladder) Next(s *Config) (choice lb.Choice, timeout time.Duration, err error) {
-	return l.Turn(s, lb.Choice{})
+func (l *Ladder) Next(s *Config) (choice balancer.Choice, timeout time.Duration, err error) {
+	return l.Turn(s, balancer.Choice{})
 }
 
 // Turn is Next for a client that has waited for a choice in the queue, or has none.
-func (l *Ladder) Turn(s *Config, turn lb.Choice) (choice lb.Choice, timeout time.Duration, err error) {
+func (l *Ladder) Turn(s *Config, turn balancer.Choice) (choice balancer.Choice, timeout time.Duration, err error) {
 	if l.attempt > 0 && l.attempt >= l.attempts {
 		turn.Done(nil)
 		return choice, 0, errGaveUp
@@ -107,11 +108,11 @@ func (l *Ladder) Turn(s *Config, turn lb.Choice) (choice lb.Choice, timeout time
 }
 
 // Flow returns what the client has asked for.
-func (l *Ladder) Flow() *lb.Flow { return &l.flow }
+func (l *Ladder) Flow() *balancer.Flow { return &l.flow }
 
-// Queue has the client wait for its turn, for so long (in ns), after Next has returned lb.ErrFull.
-func (l *Ladder) Queue(s *Config, w *lb.Waiter) (wait int64, err error) {
-	return s.LB.Queue(w, &l.flow, l.flow.Now)
+// Queue has the client wait for its turn, for so long (in ns), after Next has returned balancer.ErrFull.
+func (l *Ladder) Queue(s *Config, w *balancer.Waiter) (wait int64, err error) {
+	return s.LB.Queues().Join(w, &l.flow, l.flow.Now)
 }
 
 // attempts returns how many attempts there may be.
@@ -138,7 +139,7 @@ func (c *Config) timeout(p *lb.Policies, nth int) time.Duration {
 // and for how long: if the backend is the only one, and is asked for the second time. The kernel repeats the SYN, and
 // many clients of a silent backend cost half the connects. A first attempt is made anew, which repairs the loss of a
 // SYN before the kernel would (after 1 s, as RFC 6298 has it; SCTP would wait for 3 s, and so does not stay).
-func (l *Ladder) Stays(s *Config, choice lb.Choice) (timeout time.Duration, ok bool) {
+func (l *Ladder) Stays(s *Config, choice balancer.Choice) (timeout time.Duration, ok bool) {
 	if l.attempt == 0 || l.attempt+1 >= l.attempts || choice.Service().Protocol != lb.TCP ||
 		!s.LB.Only(l.flow, choice) {
 		return 0, false
@@ -148,13 +149,13 @@ func (l *Ladder) Stays(s *Config, choice lb.Choice) (timeout time.Duration, ok b
 }
 
 // Failed ends an attempt: the backend will not be tried again.
-func (l *Ladder) Failed(choice lb.Choice) {
+func (l *Ladder) Failed(choice balancer.Choice) {
 	l.tried.Add(choice)
 	l.attempt++
 }
 
 // Answered ends the last attempt: the backend has accepted. It returns the time.
-func (l *Ladder) Answered(choice lb.Choice) (now int64) {
+func (l *Ladder) Answered(choice balancer.Choice) (now int64) {
 	now = eventloop.Now()
 	choice.Answered()
 	choice.Took(now-l.flow.Now, now)
@@ -164,7 +165,7 @@ func (l *Ladder) Answered(choice lb.Choice) (now int64) {
 // End gives back the choice of an attempt that has failed, and returns what is left of it: nothing, unless what
 // this host lacks was the reason. A backend that resets before it is seen that it has accepted has accepted: Linux
 // says ECONNREFUSED of one that has not (tcp_reset).
-func (l *Ladder) End(choice lb.Choice, err error) lb.Choice {
+func (l *Ladder) End(choice balancer.Choice, err error) balancer.Choice {
 	switch {
 	case Shortage(err):
 		return choice
@@ -174,7 +175,7 @@ func (l *Ladder) End(choice lb.Choice, err error) lb.Choice {
 	default:
 		choice.Failed(err, eventloop.Now())
 	}
-	return lb.Choice{}
+	return balancer.Choice{}
 }
 
 // ErrReset says that a backend has reset a connection before its first byte.
@@ -191,9 +192,9 @@ func (l *Ladder) Tried() (attempts int, backends []netip.AddrPort) {
 // EndOf says how a connection ends whose client gets no endpoint; silent: the last one that failed was.
 func EndOf(err error, silent bool) lb.End {
 	switch {
-	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
+	case errors.Is(err, balancer.ErrFull), errors.Is(err, balancer.ErrQueueFull):
 		return lb.QueueFull
-	case errors.Is(err, lb.ErrNotAllowed):
+	case errors.Is(err, balancer.ErrNotAllowed):
 		return lb.NotAllowed
 	case silent:
 		return lb.ServerTimeout
@@ -202,14 +203,14 @@ func EndOf(err error, silent bool) lb.End {
 }
 
 // Gone ends an attempt whose backend was removed meanwhile; it does not count.
-func (l *Ladder) Gone(choice lb.Choice) {
+func (l *Ladder) Gone(choice balancer.Choice) {
 	l.Failed(choice)
 	l.attempt--
 }
 
 // PassOver notes that a backend cannot be tried now, which takes no attempt. False: it was tried before, so that every
 // backend that can be remembered was.
-func (l *Ladder) PassOver(choice lb.Choice) bool { return l.tried.Add(choice) }
+func (l *Ladder) PassOver(choice balancer.Choice) bool { return l.tried.Add(choice) }
 
 // Short reports whether an attempt that failed for lack of something of this host, which is not the backend's
 // fault, may be made again after ShortageRetry. It counts the wait.
@@ -285,15 +286,15 @@ func (l *Ladder) Thaw(config *Config, d *Dialling, service lb.ID, backend netip.
 	if owner, _, ok := b.Table().Lookup(d.Frontend); ok && !backend.IsValid() {
 		service = owner.ID
 	}
-	l.Start(lb.Flow{Frontend: d.Frontend, Client: d.Client, ClientPort: d.Port, Now: eventloop.Now()})
-	l.tried, l.attempt, l.shortages = b.ResumeTried(service, d.Tried), d.Attempt, d.Shortages
+	l.Start(balancer.Flow{Frontend: d.Frontend, Client: d.Client, ClientPort: d.Port, Now: eventloop.Now()})
+	l.tried, l.attempt, l.shortages = b.Memory().ResumeTried(service, d.Tried), d.Attempt, d.Shortages
 	l.attempts = attempts(config, b.Policies(d.Frontend))
 }
 
 // Resume makes a choice that another process has made: none if backend is invalid.
-func Resume(b *lb.Balancer, service lb.ID, backend netip.AddrPort) lb.Choice {
+func Resume(b *balancer.Balancer, service lb.ID, backend netip.AddrPort) balancer.Choice {
 	if !backend.IsValid() {
-		return lb.Choice{}
+		return balancer.Choice{}
 	}
-	return b.Resume(service, backend)
+	return b.Memory().Resume(service, backend)
 }

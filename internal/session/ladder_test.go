@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 var frontend = netip.MustParseAddrPort("10.96.0.1:80")
 
-// balancer returns one with a Service of so many backends.
-func balancer(t *testing.T, backends ...string) *lb.Balancer {
+// balancerOf returns one with a Service of so many backends.
+func balancerOf(t *testing.T, backends ...string) *balancer.Balancer {
 	t.Helper()
 	s := lb.Service{ID: lb.ID{Name: "web", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}}}
 	for _, b := range backends {
@@ -21,16 +22,16 @@ func balancer(t *testing.T, backends ...string) *lb.Balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := new(lb.Balancer)
+	b := new(balancer.Balancer)
 	b.Update(table)
 	return b
 }
 
-var client = lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: frontend}, Client: netip.MustParseAddr("192.0.2.1")}
+var client = balancer.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: frontend}, Client: netip.MustParseAddr("192.0.2.1")}
 
 // Every attempt has its timeout and, as long as there is one, another backend.
 func TestLadder(t *testing.T) {
-	config := Config{LB: balancer(t, "10.0.0.1:1", "10.0.0.2:1")}.WithDefaults()
+	config := Config{LB: balancerOf(t, "10.0.0.1:1", "10.0.0.2:1")}.WithDefaults()
 	var count Counters
 	var l Ladder
 	l.Start(client)
@@ -54,7 +55,7 @@ func TestLadder(t *testing.T) {
 
 // Waits for resources of this host take no attempt, and are bounded.
 func TestLadderShortage(t *testing.T) {
-	config := Config{LB: balancer(t, "10.0.0.1:1")}.WithDefaults()
+	config := Config{LB: balancerOf(t, "10.0.0.1:1")}.WithDefaults()
 	var count Counters
 	var l Ladder
 	l.Start(client)
@@ -71,9 +72,9 @@ func TestLadderShortage(t *testing.T) {
 
 // Only the second and later attempts at the only backend go on with the socket that they have.
 func TestLadderStays(t *testing.T) {
-	one, two := balancer(t, "10.0.0.1:1"), balancer(t, "10.0.0.1:1", "10.0.0.2:1")
+	one, two := balancerOf(t, "10.0.0.1:1"), balancerOf(t, "10.0.0.1:1", "10.0.0.2:1")
 	for _, c := range []struct {
-		balancer *lb.Balancer
+		balancer *balancer.Balancer
 		stays    []time.Duration // of each attempt; 0: it does not
 	}{
 		{one, []time.Duration{0, time.Second, 2 * time.Second, 0}},
@@ -101,7 +102,7 @@ func TestLadderStays(t *testing.T) {
 }
 
 func TestLadderWithoutBackend(t *testing.T) {
-	config := Config{LB: balancer(t)}.WithDefaults()
+	config := Config{LB: balancerOf(t)}.WithDefaults()
 	var count Counters
 	var l Ladder
 	l.Start(client)
@@ -120,7 +121,7 @@ func TestLadderWithoutBackend(t *testing.T) {
 
 // A dial crosses to another process with what it has tried.
 func TestLadderHandover(t *testing.T) {
-	b := balancer(t, "10.0.0.1:1", "10.0.0.2:1")
+	b := balancerOf(t, "10.0.0.1:1", "10.0.0.2:1")
 	config := Config{LB: b}.WithDefaults()
 	var count Counters
 	var l, next Ladder

@@ -5,14 +5,15 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
-// A client that every backend has no room for (lb.ErrFull) keeps its dial, as a held one does, and has a place in the
+// A client that every backend has no room for (ErrFull) keeps its dial, as a held one does, and has a place in the
 // queue of its Service, which all loops share.
 
 // place is that of a dial.
 type place struct {
-	lb.Waiter
+	balancer.Waiter
 	waits bool // and is no dial in flight
 }
 
@@ -25,7 +26,7 @@ func (d *dial[C]) queue() error {
 	}
 	if !d.attendClient() {
 		d.place.Leave()
-		return lb.ErrFull
+		return balancer.ErrFull
 	}
 	sh.Count.Queues.Add(1)
 	d.wait(time.Duration(wait))
@@ -33,7 +34,7 @@ func (d *dial[C]) queue() error {
 }
 
 // waiter returns what d waits with.
-func (d *dial[C]) waiter() *lb.Waiter {
+func (d *dial[C]) waiter() *balancer.Waiter {
 	if d.place == nil {
 		turn := d.turned
 		d.place = new(place)
@@ -64,9 +65,9 @@ func (d *dial[C]) stopWaiting() {
 }
 
 // turnOf returns the choice of a turn that has come; not valid: there is none.
-func (d *dial[C]) turnOf() lb.Choice {
+func (d *dial[C]) turnOf() balancer.Choice {
 	if d.place == nil {
-		return lb.Choice{}
+		return balancer.Choice{}
 	}
 	return d.place.Turn()
 }
@@ -110,7 +111,7 @@ func (d *dial[C]) queueExpired() {
 
 // resumeQueue has d wait that another process has had in the queue since some time, for as long as is left.
 func (d *dial[C]) resumeQueue(since int64, left time.Duration) bool {
-	if !d.sh.LB.ResumeQueue(d.waiter(), &d.ladder.flow, since, eventloop.Now()+int64(left)) {
+	if !d.sh.LB.Queues().Rejoin(d.waiter(), &d.ladder.flow, since, eventloop.Now()+int64(left)) {
 		return false
 	}
 	d.wait(left)

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Shard is the part of a server that lives on one loop, with connections C. Its methods run on the loop.
@@ -219,7 +220,7 @@ func (s *Sources) hasClient(fd int, client netip.AddrPort) bool {
 }
 
 // owner returns the Service that a client who waits has asked for; nil: there is none.
-func (d *Dialling) owner(b *lb.Balancer) *lb.ID {
+func (d *Dialling) owner(b *balancer.Balancer) *lb.ID {
 	if d == nil {
 		return nil
 	}
@@ -248,7 +249,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		d := sh.newDial(c)
 		d.ladder.Thaw(sh.Config, from, service, backend)
 		if from.Held {
-			d.held = sh.LB.ResumeHold(&d.ladder.flow)
+			d.held = sh.LB.Queues().ResumeHold(&d.ladder.flow)
 		}
 		switch {
 		case d.held.Valid():

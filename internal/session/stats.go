@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Stats lists the gauges (G) and counters (C) of every protocol that accepts and dials (see package counters).
@@ -69,16 +70,16 @@ type Limits[C any] struct {
 // Counters are written by one loop and read by any goroutine.
 type Counters = Stats[atomic.Uint64, atomic.Int64]
 
-// Refuse counts a client that err, of Ladder.Next or lb.Balancer.Pick, keeps from a backend.
+// Refuse counts a client that err, of Ladder.Next or balancer.Balancer.Pick, keeps from a backend.
 func Refuse(count *Counters, err error) {
 	switch {
-	case errors.Is(err, lb.ErrNoBackend):
+	case errors.Is(err, balancer.ErrNoBackend):
 		count.NoBackend.Add(1)
-	case errors.Is(err, lb.ErrNoLocalBackend):
+	case errors.Is(err, balancer.ErrNoLocalBackend):
 		count.NoLocal.Add(1)
-	case errors.Is(err, lb.ErrNotAllowed):
+	case errors.Is(err, balancer.ErrNotAllowed):
 		count.NotAllowed.Add(1)
-	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
+	case errors.Is(err, balancer.ErrFull), errors.Is(err, balancer.ErrQueueFull):
 		count.QueueFull.Add(1)
 	case errors.Is(err, errGaveUp):
 		count.DialGaveUp.Add(1)
@@ -87,13 +88,13 @@ func Refuse(count *Counters, err error) {
 	}
 }
 
-// overLimit counts a client that err, of lb.Balancer.Admit, keeps from its Service, and says how its connection ends.
+// overLimit counts a client that err, of Queues.Admit, keeps from its Service, and says how its connection ends.
 func overLimit(count *Counters, err error) lb.End {
 	switch {
-	case errors.Is(err, lb.ErrServiceLimit):
+	case errors.Is(err, balancer.ErrServiceLimit):
 		count.OverConnections.Add(1)
 		return lb.OverConnections
-	case errors.Is(err, lb.ErrClientLimit):
+	case errors.Is(err, balancer.ErrClientLimit):
 		count.OverClientConnections.Add(1)
 		return lb.OverClient
 	}

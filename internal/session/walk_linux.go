@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Policies of Services that end connections are looked after by walks over the connections of a loop, from time to
@@ -38,12 +39,12 @@ type walk[C Owner[C]] struct {
 
 // age is what is known of a connection with policies that are looked after.
 type age struct {
-	born       int64    // when its backend answered, or it was seen first
-	active     int64    // when bytes were last found to have moved
-	clientEnd  int64    // when the client was found to have ended its stream; 0: it has not
-	backendEnd int64    // when the backend was
-	moved      lb.Meter // what its Meter was at active
-	chance     uint32   // of 2^32, that shortens its life
+	born       int64          // when its backend answered, or it was seen first
+	active     int64          // when bytes were last found to have moved
+	clientEnd  int64          // when the client was found to have ended its stream; 0: it has not
+	backendEnd int64          // when the backend was
+	moved      balancer.Meter // what its Meter was at active
+	chance     uint32         // of 2^32, that shortens its life
 }
 
 func (w *walk[C]) setAge(c C, a age) {
@@ -54,7 +55,7 @@ func (w *walk[C]) setAge(c C, a age) {
 }
 
 // newAge is that of a connection whose backend has answered now.
-func newAge(now int64, moved lb.Meter) age {
+func newAge(now int64, moved balancer.Meter) age {
 	return age{born: now, active: now, moved: moved, chance: rand.Uint32()}
 }
 
@@ -226,7 +227,7 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 // thawKept goes on with what another process has frozen.
 func (sh *Shard[C]) thawKept(c C, k Kept) {
 	conn := c.Base()
-	conn.born, conn.Meter = look.At(k.Born), lb.ResumeMeter(k.In, k.Out)
+	conn.born, conn.Meter = look.At(k.Born), balancer.ResumeMeter(k.In, k.Out)
 	if k.Answered != 0 {
 		sh.walk.setAge(c, age{k.Answered, k.Active, k.ClientEnd, k.BackendEnd, conn.Meter, k.Chance})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // filtered has a host drop TCP of a family in a chain, until the returned function is called.
@@ -71,8 +72,8 @@ func TestSilentEndpoint(t *testing.T) {
 					t.Errorf("client %d waited for %v", i, took)
 				}
 			}
-			if got := n.Stats().Flows; got.Silent != 5 || got.Retried != 5 || n.Balancer.OutlierStats().Active != 1 {
-				t.Fatalf("%+v, %+v; want 5 silent, and one ejected", got, n.Balancer.OutlierStats())
+			if got := n.Stats().Flows; got.Silent != 5 || got.Retried != 5 || n.Balancer.Health().Stats().Active != 1 {
+				t.Fatalf("%+v, %+v; want 5 silent, and one ejected", got, n.Balancer.Health().Stats())
 			}
 			all = append(all, n.open(&s, 100)...)
 			if got := n.Stats().Flows; got.Silent != 5 || repeated(t, n.Client) != 5 {
@@ -117,7 +118,7 @@ func TestDenied(t *testing.T) {
 	n.open(&s, 1)
 	testbed.Eventually(t, "the answer is heard of", func() bool { return n.Stats().Flows.Answered == 1 })
 	denied(30)
-	if got := n.Balancer.OutlierStats(); got != (lb.OutlierStats{}) {
+	if got := n.Balancer.Health().Stats(); got != (balancer.OutlierStats{}) {
 		t.Errorf("%+v, want none ejected, nor about to be", got)
 	}
 }
@@ -142,7 +143,7 @@ func TestRefusingEndpoint(t *testing.T) {
 			refused := ask(12) // four turns
 			testbed.Eventually(t, "failures are heard of", func() bool { return n.Stats().Flows.Refused == uint64(refused) })
 			refused += ask(3)
-			testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.OutlierStats().Active == 1 })
+			testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.Health().Stats().Active == 1 })
 			if refused += ask(100); refused != 5 || n.Stats().Flows.Refused != 5 {
 				t.Errorf("%d were refused, want 5; %+v", refused, n.Stats().Flows)
 			}
@@ -203,7 +204,7 @@ func TestClientResets(t *testing.T) {
 			n.send(raw, from, to, rst, 1)
 			testbed.Within(t, 5*time.Second, "it has ended", func() bool { return n.Stats().Flows.Known == 0 })
 		}
-		if got := n.Balancer.OutlierStats(); got.Active+int64(got.Spared+got.Overflow) > 0 {
+		if got := n.Balancer.Health().Stats(); got.Active+int64(got.Spared+got.Overflow) > 0 {
 			t.Errorf("%+v; %+v", got, n.Stats().Flows)
 		}
 	}
@@ -251,7 +252,7 @@ func TestAttempts(t *testing.T) {
 		got := n.inFlight(&s)
 		return n.Stats().Flows.Answered == 1 && got[0]+got[1]+got[2] == 1
 	})
-	view, _ := n.Balancer.View(s.ID)
+	view, _ := n.Balancer.Counters().View(s.ID)
 	for _, b := range view.Stats.Backends {
 		if b.Picks > 1 {
 			t.Errorf("%s was chosen %d times", b.Addr, b.Picks)
@@ -319,7 +320,7 @@ func TestUnansweredDatagrams(t *testing.T) {
 			return n.Stats().Chosen == i+1 && n.Stats().Flows.Known == 0
 		})
 	}
-	testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.OutlierStats().Active == 1 })
+	testbed.Eventually(t, "it is ejected", func() bool { return n.Balancer.Health().Stats().Active == 1 })
 	n.awaits(&s, 0, 0, 0)
 }
 

@@ -64,7 +64,7 @@ func (n *node) open(s *lb.Service, count int) (all []net.Conn) {
 
 // inFlight returns what is in flight at each backend of a Service.
 func (n *node) inFlight(s *lb.Service) (all []uint64) {
-	view, _ := n.Balancer.View(s.ID)
+	view, _ := n.Balancer.Counters().View(s.ID)
 	for _, b := range view.Stats.Backends {
 		all = append(all, b.InFlight)
 	}
@@ -331,7 +331,7 @@ func TestStray(t *testing.T) {
 		return !strings.Contains(n.Node.Run(t, "conntrack", "-L", "-p", "tcp"), "sport=200")
 	})
 	n.open(&s, 3)
-	if got := n.Balancer.OutlierStats(); got.Active+int64(got.Spared+got.Overflow) > 0 || n.Stats().Flows.Refused > 0 {
+	if got := n.Balancer.Health().Stats(); got.Active+int64(got.Spared+got.Overflow) > 0 || n.Stats().Flows.Refused > 0 {
 		t.Errorf("%+v; %+v; want no failure", got, n.Stats().Flows)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func newServer(marks uint32) *Server {
 		panic(err)
 	}
 	return &Server{Ask: ask, Engines: [2]*nftables.Engine{{Ask: ask}, {Ask: ask, IPv6: true}},
-		Tracker: track.Tracker{Balancer: new(lb.Balancer), Watch: new(flows.Watch),
+		Tracker: track.Tracker{Balancer: new(balancer.Balancer), Watch: new(flows.Watch),
 			Now: func() int64 { return int64(time.Since(epoch)) }, Shares: shares.Shares{Service: 80, Client: 90}}}
 }
 

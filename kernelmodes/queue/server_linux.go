@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfqueue"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Probe returns what engines are to be made with, a queue for each core, and checks that this host can forward so: with
@@ -87,7 +88,7 @@ func (s *Server) Close() error { return errors.Join(s.queues.Close(), s.Tracker.
 
 // decide chooses for one flow. It allocates nothing.
 func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
-	f := lb.Flow{
+	f := balancer.Flow{
 		Frontend: lb.Frontend{Protocol: netfilter.ProtocolOf(p.Protocol), Addr: p.Asked},
 		Client:   p.Client.Addr(), ClientPort: p.Client.Port(), Now: s.Now(), Forwarded: true,
 	}
@@ -112,7 +113,7 @@ func (s *Server) decide(p *nfqueue.Packet) nfqueue.Verdict {
 // stray returns the number of the endpoint of a packet in the midst of a connection that conntrack does not know: its
 // entry has gone, or it took another node before. It goes where its flow did while the flow is followed, and else where
 // a new one would. It says nothing of the endpoint, which resets a connection that it does not know.
-func (s *Server) stray(f *lb.Flow) (number uint32) {
+func (s *Server) stray(f *balancer.Flow) (number uint32) {
 	s.strays.Add(1)
 	if at, ok := s.At(f); ok {
 		return s.number(at)

@@ -21,7 +21,7 @@ type Counters struct {
 // AddTo adds the counters and gauges to s.
 func (c *Counters) AddTo(s *Stats) { counters.Add(s, &c.stats) }
 
-// Pass counts user messages to the backend or the client of an association, and returns what [lb.Meter.Add] counts.
+// Pass counts user messages to the backend or the client of an association, and returns what Meter.Add counts.
 func (c *Counters) Pass(toBackend bool, messages uint64, bytes int) (in, out int) {
 	if toBackend {
 		c.MessagesIn.Add(messages)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
@@ -92,9 +92,9 @@ type assoc struct {
 	at              int           // in shard.all
 	timer           eventloop.Timer
 	claim           session.Claim
-	choice          lb.Choice
-	meter           lb.Meter // of what choice has moved
-	dial            *dial    // until the backend has answered
+	choice          balancer.Choice
+	meter           balancer.Meter // of what choice has moved
+	dial            *dial          // until the backend has answered
 	client, backend side
 	tags            engine.Tags // in force; zero before the first COOKIE ECHO
 	handshake       handshake

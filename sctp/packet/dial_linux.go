@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
@@ -52,7 +53,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
 	a.dial = &dial{init: append([]byte(nil), b...), hops: d.left()}
-	a.dial.Start(lb.Flow{Frontend: f, Client: d.peer, ClientPort: c.Source})
+	a.dial.Start(balancer.Flow{Frontend: f, Client: d.peer, ClientPort: c.Source})
 	sh.sides[a.client.key] = &a.client
 	sh.dialling.add(a)
 	sh.enter(a)
@@ -101,8 +102,8 @@ func (a *assoc) dialNext() {
 	for {
 		choice, timeout, err := d.Next(&sh.cfg.Config) // which refuses a client beyond a limit, as there is no queue
 		if err != nil {
-			if err == lb.ErrFull {
-				sh.cfg.LB.RefuseFull(d.Flow())
+			if err == balancer.ErrFull {
+				sh.cfg.LB.Queues().RefuseFull(d.Flow())
 			}
 			session.Refuse(&sh.count.Stats, err)
 			a.abort(session.EndOf(err, a.silent))
@@ -141,7 +142,7 @@ func (a *assoc) leave(err error) {
 		a.choice = a.dial.End(a.choice, err)
 	}
 	a.choice.Done(nil)
-	a.choice = lb.Choice{}
+	a.choice = balancer.Choice{}
 }
 
 // connect makes the side to the chosen backend, unless it is the one that there is:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
@@ -138,7 +139,7 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	}
 	a := &assoc{sh: sh, born: f.Kept.Born, active: f.Kept.Active, tags: p.Tags,
 		phase: phase(p.Phase), counted: p.Counted, clientShut: p.ClientShut, spoke: f.Kept.Out > 0,
-		meter: lb.ResumeMeter(f.Kept.In, f.Kept.Out)}
+		meter: balancer.ResumeMeter(f.Kept.In, f.Kept.Out)}
 	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
 	if f.Kept.Why != lb.NotKnown {
 		a.note = &note{connect: -1, firstByte: -1, why: f.Kept.Why}

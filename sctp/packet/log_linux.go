@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // note is what is logged of an association beyond what there is to look at.
@@ -29,7 +30,7 @@ func early(at phase, before, later lb.End) lb.End {
 func (a *assoc) answered(now int64) {
 	took := time.Duration(now - a.born)
 	if times := a.claim.Times(); times != nil {
-		times.Observe(lb.ConnectTime, int64(took))
+		times.Observe(balancer.ConnectTime, int64(took))
 	}
 	if some, _ := a.choice.Policies().Logs(); a.sh.cfg.Log != nil && some {
 		a.note = &note{connect: took, firstByte: -1, why: a.dial.Why()}
@@ -44,7 +45,7 @@ func (a *assoc) speaks() {
 	a.spoke = true
 	age := time.Duration(eventloop.Now() - a.born)
 	if times := a.claim.Times(); times != nil {
-		times.Observe(lb.FirstByteTime, int64(age))
+		times.Observe(balancer.FirstByteTime, int64(age))
 	}
 	if a.note != nil {
 		a.note.firstByte = age
@@ -79,7 +80,7 @@ func (a *assoc) ends(end lb.End) {
 	} else {
 		p = a.choice.Policies()
 		if times := a.claim.Times(); times != nil {
-			times.Observe(lb.Duration, int64(i.Age))
+			times.Observe(balancer.Duration, int64(i.Age))
 		}
 	}
 	if !a.claim.Ended(end) && a.dial != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
@@ -95,7 +96,7 @@ func (sh *shard) serve(from accepted) {
 		a.client.Fail()
 		return
 	}
-	sh.Dial(a, lb.Flow{Frontend: from.frontend, Client: from.peer.Addr(), ClientPort: from.peer.Port()})
+	sh.Dial(a, balancer.Flow{Frontend: from.frontend, Client: from.peer.Addr(), ClientPort: from.peer.Port()})
 }
 
 // newAssoc makes an association of a client's socket and of a backend's, or -1. It owns them from now on.

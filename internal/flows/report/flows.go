@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // pause is how long one look through all Services keeps the next waiting.
@@ -32,7 +33,7 @@ var left = Path{Name: "kernel"}
 
 // Config is what Flows are made of. All are needed.
 type Config struct {
-	LB     *lb.Balancer
+	LB     *balancer.Balancer
 	Watch  *flows.Watch
 	PathOf func(lb.ID) Path // of a service port; zero: user space forwards
 	InUse  func() bool      // whether the kernel forwards for any Service

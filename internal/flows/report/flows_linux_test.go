@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -36,7 +37,7 @@ func newFlows(t *testing.T) *Flows {
 		Addresses: []lb.Address{{Addr: asked, Kind: lb.ClusterIP}}, Backends: []lb.Backend{{Addr: pod, Ready: true}}}
 	table, err := lb.NewTable([]*lb.Service{s}, lb.Node{})
 	testbed.Check(t, err)
-	b := new(lb.Balancer)
+	b := new(balancer.Balancer)
 	b.Update(table)
 	return New(Config{LB: b, Watch: new(flows.Watch), Log: zap.NewNop(), InUse: func() bool { return true },
 		PathOf:     func(lb.ID) Path { return nftables },

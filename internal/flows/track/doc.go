@@ -13,7 +13,7 @@
 // An endpoint fails if it resets the first packet of a connection, or does not answer it in time (flow.timeout). In the
 // second case the entry is deleted if there is another endpoint, so that the kernel asks about the client's next SYN.
 // The kernel says whose reset it was only if it counts packets (net.netfilter.nf_conntrack_acct). Without counts each
-// client is believed once in an interval (package lb). So is a client that meets silence, unless the Service has
+// client is believed once in an interval (lb/balancer). So is a client that meets silence, unless the Service has
 // answered it within 10 s: a NetworkPolicy may drop its packets everywhere.
 //
 // One Service, or one client, has a share of the flows that are known (package shares). Where the kernel has no events

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // source is how an entry came to be known.
@@ -115,5 +116,5 @@ func (t *Tracker) refuse(k *flowKey, one *flow, e *flows.Entry) {
 		return
 	}
 	one.choice.Failed(syscall.ECONNREFUSED, t.Now())
-	one.choice = lb.Choice{}
+	one.choice = balancer.Choice{}
 }

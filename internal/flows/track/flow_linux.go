@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // state is what a flow waits for. TestScripts allows these changes and no others:
@@ -44,7 +45,7 @@ func (s state) String() string { return states[s] }
 //   - failed is not nil if the state is retrying
 //   - replaced is false unless the flow is one of UDP, and asked or answered
 type flow struct {
-	choice   lb.Choice
+	choice   balancer.Choice
 	failed   *failed // nil: no endpoint has failed
 	since    int64   // when it got its endpoint, or lost it
 	id       uint32  // of conntrack's entry
@@ -56,14 +57,14 @@ type flow struct {
 
 // failed is what a flow has behind it.
 type failed struct {
-	tried    lb.Tried
+	tried    balancer.Tried
 	last     netip.AddrPort
 	service  lb.ID
 	attempts int
 }
 
 // add adds the endpoint of a choice.
-func (f *failed) add(c lb.Choice) {
+func (f *failed) add(c balancer.Choice) {
 	f.tried.Add(c)
 	f.last, f.service = c.Backend(), c.Service()
 	f.attempts++
@@ -81,7 +82,7 @@ func (one *flow) backend() netip.AddrPort {
 }
 
 // begin gives the flow an endpoint.
-func (one *flow) begin(choice lb.Choice, now int64) {
+func (one *flow) begin(choice balancer.Choice, now int64) {
 	one.state, one.choice, one.since = asked, choice, now
 }
 
@@ -101,11 +102,11 @@ func (one *flow) retry(now int64) {
 		one.failed = new(failed)
 	}
 	one.failed.add(one.choice)
-	one.state, one.choice, one.since = retrying, lb.Choice{}, now
+	one.state, one.choice, one.since = retrying, balancer.Choice{}, now
 }
 
 // wait lets the flow wait for its endpoint, for which again is another choice of the same.
-func (one *flow) wait(again lb.Choice) { one.state, one.choice = patient, again }
+func (one *flow) wait(again balancer.Choice) { one.state, one.choice = patient, again }
 
 // isProbed reports whether a flow is probed until its endpoint has answered.
 func (one *flow) isProbed() bool {

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -127,9 +128,10 @@ func (t *Tracker) giveUp(g *probe) {
 // there is another endpoint it deletes the entry, so that the kernel asks about the client's next packet.
 func (t *Tracker) fail(g *probe, was *flow, e *flows.Entry) {
 	choice, others, failed := was.choice, t.hasOthers(g, was), false
-	next := lb.Choice{}
+	next := balancer.Choice{}
 	if !others {
-		next = t.Balancer.Resume(choice.Service(), choice.Backend()) // it is in flight there for as long as it waits
+		// It is in flight there for as long as it waits.
+		next = t.Balancer.Memory().Resume(choice.Service(), choice.Backend())
 	}
 	t.change(g, func(p *flowPart, one *flow) bool {
 		switch failed = one.state != answered; {
@@ -162,7 +164,7 @@ func (t *Tracker) hasOthers(g *probe, one *flow) bool {
 		done += one.failed.attempts
 	}
 	client, asked := g.ends()
-	f := lb.Flow{Frontend: lb.Frontend{Protocol: g.protocol, Addr: asked}, Client: client.Addr(),
+	f := balancer.Flow{Frontend: lb.Frontend{Protocol: g.protocol, Addr: asked}, Client: client.Addr(),
 		ClientPort: client.Port(), Now: t.Now()}
 	return done < most && !t.Balancer.Only(f, one.choice)
 }

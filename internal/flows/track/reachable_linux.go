@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // A NetworkPolicy may let an endpoint be silent to some clients only: conntrack does not show who dropped a packet. So
@@ -47,7 +48,7 @@ func (r *reachable) has(of lb.ID, client host, now int64) bool {
 }
 
 // blame ends the choice of a flow whose endpoint was silent.
-func (t *Tracker) blame(k *flowKey, choice lb.Choice) {
+func (t *Tracker) blame(k *flowKey, choice balancer.Choice) {
 	now := t.Now()
 	if t.reachable.has(choice.Service(), k.host(), now) {
 		choice.Failed(syscall.ETIMEDOUT, now)

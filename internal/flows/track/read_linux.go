@@ -107,7 +107,7 @@ func (t *Tracker) adopt(k *flowKey, e *flows.Entry, number uint32) {
 		return
 	}
 	one := flow{seen: number}
-	one.begin(t.Balancer.Resume(service.ID, e.Replies), t.Now())
+	one.begin(t.Balancer.Memory().Resume(service.ID, e.Replies), t.Now())
 	if e.Answered() {
 		one.answer(e.ID)
 	}

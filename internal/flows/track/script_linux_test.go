@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -67,7 +68,7 @@ type world struct {
 // newWorld follows flows of a Service.
 func newWorld(t *testing.T, protocol lb.Protocol, policies lb.Policies, endpoints ...string) *world {
 	w := &world{t: t, now: int64(time.Hour), table: make(map[uint32]flows.Entry)}
-	w.Tracker = &Tracker{Balancer: new(lb.Balancer), Now: func() int64 { return w.now },
+	w.Tracker = &Tracker{Balancer: new(balancer.Balancer), Now: func() int64 { return w.now },
 		Shares: shares.Shares{Service: 80, Client: 90},
 		Number: func(at netip.AddrPort) uint32 { return uint32(at.Addr().As4()[3]) }}
 	w.wake, w.wanted, w.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
@@ -195,9 +196,9 @@ func (w *world) do(words []string) {
 	}
 }
 
-func (w *world) flow(port string) *lb.Flow {
+func (w *world) flow(port string) *balancer.Flow {
 	from := w.client(port)
-	return &lb.Flow{Frontend: lb.Frontend{Protocol: w.service.Protocol, Addr: asks}, Client: from.Addr(),
+	return &balancer.Flow{Frontend: lb.Frontend{Protocol: w.service.Protocol, Addr: asks}, Client: from.Addr(),
 		ClientPort: from.Port(), Now: w.now, Forwarded: true}
 }
 
@@ -248,7 +249,7 @@ func (w *world) flows() (lines []string) {
 	if int(w.Stats().Known) != len(all) {
 		w.t.Errorf("line %d: %d flows are said to be known, of %d", w.line, w.Stats().Known, len(all))
 	}
-	view, _ := w.Balancer.View(w.service.ID)
+	view, _ := w.Balancer.Counters().View(w.service.ID)
 	line := ""
 	for _, b := range view.Stats.Backends {
 		if b.InFlight > 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // TestProbesFull: a flow whose probe has no room is not followed, so that each flow in the table that waits for its
@@ -45,7 +46,7 @@ func TestShare(t *testing.T) {
 	w.Balancer.Update(table)
 	ask := func(s *lb.Service, client netip.Addr, count int) {
 		for i := range count {
-			number, err := w.Choose(&lb.Flow{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: s.Addresses[0].Addr},
+			number, err := w.Choose(&balancer.Flow{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: s.Addresses[0].Addr},
 				Client: client, ClientPort: uint16(i), Now: w.now, Forwarded: true})
 			if number == 0 {
 				t.Fatalf("flow %d of %s has no endpoint: %v", i, client, err)
@@ -53,7 +54,7 @@ func TestShare(t *testing.T) {
 		}
 	}
 	inFlight := func(s *lb.Service) uint64 {
-		view, _ := w.Balancer.View(s.ID)
+		view, _ := w.Balancer.Counters().View(s.ID)
 		return view.Stats.Backends[0].InFlight
 	}
 	has := func(s *lb.Service, percent, of uint64) uint64 {
@@ -76,7 +77,7 @@ func TestShare(t *testing.T) {
 	if n := w.Stats().Rejected; n.Client < 1<<16-first || n.Service == 0 || n.Room > 0 {
 		t.Errorf("%+v", n)
 	}
-	if view, _ := w.Balancer.View(one.ID); view.Stats.OverShare != w.Stats().Rejected.Service {
+	if view, _ := w.Balancer.Counters().View(one.ID); view.Stats.OverShare != w.Stats().Rejected.Service {
 		t.Errorf("%d times over its share, want %+v", view.Stats.OverShare, w.Stats().Rejected)
 	}
 	addr = netip.MustParseAddr("2001:db8::1:0")

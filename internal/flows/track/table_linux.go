@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -52,7 +53,7 @@ func keyOf(protocol lb.Protocol, client, asked netip.AddrPort) flowKey {
 }
 
 // keyOfFlow returns the key of a flow by what the Balancer is asked.
-func keyOfFlow(f *lb.Flow) flowKey {
+func keyOfFlow(f *balancer.Flow) flowKey {
 	return keyOf(f.Frontend.Protocol, netip.AddrPortFrom(f.Client, f.ClientPort), f.Frontend.Addr)
 }
 

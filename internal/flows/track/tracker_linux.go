@@ -13,11 +13,12 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Tracker chooses endpoints and follows flows. Set the exported fields before Start.
 type Tracker struct {
-	Balancer *lb.Balancer
+	Balancer *balancer.Balancer
 	Watch    *flows.Watch
 	Now      func() int64                         // the clock of the Balancer
 	Number   func(endpoint netip.AddrPort) uint32 // by which the kernel knows an endpoint; 0: it does not yet
@@ -155,7 +156,7 @@ func (t *Tracker) Stats() Stats {
 
 // Choose chooses the endpoint of a flow by its first packet and returns its number; 0: the kernel does not have it yet.
 // It allocates nothing.
-func (t *Tracker) Choose(f *lb.Flow) (number uint32, err error) {
+func (t *Tracker) Choose(f *balancer.Flow) (number uint32, err error) {
 	k := keyOfFlow(f)
 	one, known := t.take(&k)
 	var before netip.AddrPort
@@ -183,7 +184,7 @@ func (t *Tracker) Choose(f *lb.Flow) (number uint32, err error) {
 }
 
 // At returns the endpoint of a flow, if it is followed.
-func (t *Tracker) At(f *lb.Flow) (endpoint netip.AddrPort, ok bool) {
+func (t *Tracker) At(f *balancer.Flow) (endpoint netip.AddrPort, ok bool) {
 	k := keyOfFlow(f)
 	if one, known := t.find(&k); known {
 		return one.backend(), true

@@ -168,7 +168,7 @@ func (s *settings) checkMode() {
 		s.reject("proxy-port-range", "is wrong: %w", err)
 	}
 	s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration
-	if _, err := lb.Algorithm(s.DataPath.Policies.Scheduler); err != nil { // as one of ipvs
+	if _, err := lb.ParseScheduler(s.DataPath.Policies.Scheduler); err != nil { // as one of ipvs
 		s.reject("default-policy", "scheduler: %w", err)
 	}
 }

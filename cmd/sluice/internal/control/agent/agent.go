@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -48,7 +49,7 @@ type Desired struct {
 // Config is what an Agent works with. What New was not given is set before Adopt, Prime, Apply
 // or Run is called.
 type Config struct {
-	LB       *lb.Balancer
+	LB       *balancer.Balancer
 	Servers  map[lb.Protocol]Sockets // without one for SCTP that is not served
 	Moving   *Moving                 // nil: the flows of a proxy port end when it is replaced by another
 	Families [2]Family               // IPv4 and IPv6
@@ -56,7 +57,7 @@ type Config struct {
 	Ports    redirect.PortRange      // where the proxy ports of UDP and SCTP frontends are taken from
 	Retired  []netip.AddrPort        // TCP proxy ports of before, closed when nothing is steered there any more
 	Room     func(have int) bool     // whether a Service with sockets for so many ports may have one more; nil: always
-	Now      func() int64            // the clock of lb.Flow
+	Now      func() int64            // the clock of balancer.Flow
 	Log      *zap.Logger
 
 	// RefuseSCTP reports whether SCTP, where the host holds the service addresses, is
@@ -154,7 +155,7 @@ func New(c Config) *Agent {
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.requests = make(chan *drainRequest)
 	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
-	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
+	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.Health().WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID),
 		goingOn: make(map[lb.Frontend]bool), shares: newShares()}
 	return a

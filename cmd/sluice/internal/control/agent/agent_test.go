@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -26,7 +27,7 @@ import (
 // agent promises: whatever is steered has a socket, and a place in the table.
 type kernel struct {
 	t       *testing.T
-	lb      *lb.Balancer
+	lb      *balancer.Balancer
 	open    map[lb.Frontend]uint16
 	former  map[lb.Frontend]uint16 // ports before Move, until Settle
 	steered map[lb.Frontend]uint16
@@ -55,7 +56,7 @@ var errTaken = func() error {
 }()
 
 func newAgent(t *testing.T) (*Agent, *kernel) {
-	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, former: map[lb.Frontend]uint16{},
+	k := &kernel{t: t, lb: new(balancer.Balancer), open: map[lb.Frontend]uint16{}, former: map[lb.Frontend]uint16{},
 		steered: map[lb.Frontend]uint16{}, entries: map[lb.Frontend]redirect.Entry{}, taken: map[uint16]bool{}, port: 20000}
 	servers := map[lb.Protocol]Sockets{lb.TCP: streams{k}, lb.UDP: k, lb.SCTP: associations{k}}
 	return New(Config{LB: k.lb, Servers: servers, TCPPort: 1,

@@ -93,7 +93,7 @@ func origin(word string, s *lb.Service) string {
 // to a cheaper path it moves when less has been requested for a while, as the HorizontalPodAutoscaler does.
 type settling struct {
 	window time.Duration
-	now    func() int64 // the clock of lb.Flow, in nanoseconds
+	now    func() int64 // the clock of balancer.Flow, in nanoseconds
 }
 
 // steady returns the choice that holds for a Service that had one and would have another: the one it had, if that is to

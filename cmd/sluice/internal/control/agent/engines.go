@@ -240,13 +240,13 @@ func (a *Agent) hand(ctx context.Context, s *lb.Service, from, to Engine) error 
 		if err != nil {
 			return err
 		}
-		a.LB.RememberClients(s.ID, clients)
+		a.LB.Memory().RememberClients(s.ID, clients)
 	}
 	if to == nil {
 		return nil
 	}
 	expired := func(c lb.Client) bool { return now-c.LastUsed >= s.AffinityTimeout }
-	clients := slices.DeleteFunc(a.LB.ServiceClients(s.ID), expired)
+	clients := slices.DeleteFunc(a.LB.Memory().ServiceClients(s.ID), expired)
 	if len(clients) == 0 {
 		return nil
 	}

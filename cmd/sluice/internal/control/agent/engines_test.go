@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // inKernel stands in for an engine.
@@ -267,7 +268,7 @@ func TestMoveClients(t *testing.T) {
 		return lb.Client{Addr: netip.AddrFrom4([4]byte{192, 0, 2, n}), Backend: s.Backends[backend].Addr, LastUsed: at}
 	}
 	apply("userspace")
-	a.LB.RememberClients(s.ID, []lb.Client{client(1, 0, 0), client(2, 1, 5), client(3, 0, 6)})
+	a.LB.Memory().RememberClients(s.ID, []lb.Client{client(1, 0, 0), client(2, 1, 5), client(3, 0, 6)})
 	now = 10 // the first has been away for too long
 	apply("iptables")
 	if want := []lb.Client{client(2, 1, 5), client(3, 0, 6)}; !slices.Equal(ipt.clients[s.ID], want) {
@@ -275,7 +276,7 @@ func TestMoveClients(t *testing.T) {
 	}
 	ipt.clients[s.ID] = []lb.Client{client(2, 0, 9)} // it has gone elsewhere meanwhile
 	apply("userspace")
-	if c := a.LB.ServiceClients(s.ID); !slices.Contains(c, client(2, 0, 9)) {
+	if c := a.LB.Memory().ServiceClients(s.ID); !slices.Contains(c, client(2, 0, 9)) {
 		t.Errorf("user space knows %v", c)
 	}
 	if log.Len() > 0 {
@@ -432,7 +433,7 @@ func TestEjectedInKernel(t *testing.T) {
 	web := service(lb.TCP, "web", 1, 1, 2, 3)
 	mustApply(t, a, web)
 	for range 15 {
-		c, err := a.LB.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: web.Addresses[0].Addr}})
+		c, err := a.LB.Pick(balancer.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: web.Addresses[0].Addr}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +450,7 @@ func TestEjectedInKernel(t *testing.T) {
 	}
 	applied := make(chan error, 10)
 	a.Observe = func(at Attempt) { applied <- at.Err }
-	due, _ := a.LB.Trials(1e9, 1)
+	due, _ := a.LB.Health().Trials(1e9, 1)
 	due[0].Passed(1e9) // before Run hears of the ejection, which it would apply first
 	stop := running(t, a)
 	if err := <-applied; err != nil {

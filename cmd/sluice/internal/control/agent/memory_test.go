@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -43,7 +44,7 @@ func oneChange(t testing.TB, do func(what string, change func())) {
 	other.Backends = other.Backends[1:]
 	fewer[7] = &other
 	for what, list := range map[string][]*lb.Service{"endpoint": fewer, "Service": services[:9_999]} {
-		a := New(Config{LB: new(lb.Balancer), Servers: map[lb.Protocol]Sockets{lb.TCP: idle{}, lb.UDP: idle{}},
+		a := New(Config{LB: new(balancer.Balancer), Servers: map[lb.Protocol]Sockets{lb.TCP: idle{}, lb.UDP: idle{}},
 			Families: [2]Family{{Steer: &Steering{idle{}.Sync, idle{}.Verify}}},
 			Now:      func() int64 { return 0 }, Log: zap.NewNop()})
 		do(what, func() {
@@ -57,7 +58,7 @@ func oneChange(t testing.TB, do func(what string, change func())) {
 }
 
 // TestBytesOfApply holds down what one change among 10,000 Services allocates; see
-// TestBytesOfChange of lb.
+// TestBytesOfChange of balancer.
 func TestBytesOfApply(t *testing.T) {
 	oneChange(t, func(what string, change func()) {
 		change() // to begin with, memory is taken that serves again

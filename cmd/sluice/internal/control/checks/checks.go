@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -34,7 +35,7 @@ type Stats struct {
 
 // Checker makes the checks that the Services of a Balancer request.
 type Checker struct {
-	lb      *lb.Balancer
+	lb      *balancer.Balancer
 	results chan result
 	changed chan struct{} // has a value when there may be another table
 	running sync.WaitGroup
@@ -83,7 +84,7 @@ type result struct {
 }
 
 // New returns a Checker, beside so many file descriptors of the data path (0: not known).
-func New(b *lb.Balancer, descriptors int64) *Checker {
+func New(b *balancer.Balancer, descriptors int64) *Checker {
 	slots := int64(maxSlots)
 	if descriptors > 0 {
 		slots = max(leastSlots, min(maxSlots, descriptors/32)) // a part of the reserve, which is an eighth
@@ -94,7 +95,7 @@ func New(b *lb.Balancer, descriptors int64) *Checker {
 
 // Stats may be called from anywhere.
 func (c *Checker) Stats() Stats {
-	return Stats{c.passed.Load(), c.failed.Load(), c.postponed.Load(), c.lb.Failing()}
+	return Stats{c.passed.Load(), c.failed.Load(), c.postponed.Load(), c.lb.Health().Failing()}
 }
 
 // Changed says that the Balancer may have another table. It does not wait.
@@ -159,7 +160,7 @@ func (c *Checker) follow(now time.Time) {
 			}
 		}
 	}
-	if first && c.lb.Failing() > 0 {
+	if first && c.lb.Health().Failing() > 0 {
 		c.unfail()
 	}
 	for t, was := range had {
@@ -175,7 +176,7 @@ func (c *Checker) follow(now time.Time) {
 		}
 		for _, e := range was.before {
 			if !stay[e] {
-				c.lb.Checked(e.id, e.addr, 0, nil, eventloop.Now())
+				c.lb.Health().Checked(e.id, e.addr, 0, nil, eventloop.Now())
 			}
 		}
 	}
@@ -208,7 +209,7 @@ func (c *Checker) unfail() {
 		s := c.table.At(i)
 		for j := range s.Backends {
 			if e := (endpoint{s.ID, s.Backends[j].Addr}); !checked[e] {
-				c.lb.Checked(e.id, e.addr, 0, nil, eventloop.Now())
+				c.lb.Health().Checked(e.id, e.addr, 0, nil, eventloop.Now())
 			}
 		}
 	}
@@ -280,6 +281,6 @@ func (c *Checker) end(r result, now time.Time) {
 		return
 	}
 	for _, e := range s.of {
-		c.lb.Checked(e.id, e.addr, s.probe.Protocol(), r.err, eventloop.Now())
+		c.lb.Health().Checked(e.id, e.addr, s.probe.Protocol(), r.err, eventloop.Now())
 	}
 }

@@ -16,14 +16,15 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/probes"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const patience = 20 * time.Second
 
 // start runs a Checker of a Balancer, which tells of ejections.
-func start(t *testing.T) (*lb.Balancer, *Checker, <-chan lb.Ejection) {
+func start(t *testing.T) (*balancer.Balancer, *Checker, <-chan lb.Ejection) {
 	events := make(chan lb.Ejection, 100)
-	b := &lb.Balancer{Outlier: lb.DefaultOutlier, OnEjection: func(e lb.Ejection) { events <- e }}
+	b := &balancer.Balancer{Outlier: lb.DefaultOutlier, OnEjection: func(e lb.Ejection) { events <- e }}
 	c := New(b, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -105,8 +106,8 @@ func TestChecker(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	update(t, c, service("web", "", good.addr, bad.addr))
-	if e := next(t, events); !e.Returned || b.Failing() != 0 {
-		t.Errorf("%+v, %d are failing", e, b.Failing())
+	if e := next(t, events); !e.Returned || b.Health().Failing() != 0 {
+		t.Errorf("%+v, %d are failing", e, b.Health().Failing())
 	}
 	update(t, c, service("web", probeText, bad.addr)) // nothing wakes it meanwhile
 	if e := next(t, events); e.Returned || e.Backend != bad.addr {
@@ -130,8 +131,8 @@ func TestPortsAreCheckedOnce(t *testing.T) {
 	for range 20 {
 		seen[next(t, events).Service] = true
 	}
-	if n := bad.asked.Load(); n != 1 || len(seen) != 10 || b.Failing() != 20 {
-		t.Errorf("asked %d times, %d ports know, %d endpoints are failing", n, len(seen), b.Failing())
+	if n := bad.asked.Load(); n != 1 || len(seen) != 10 || b.Health().Failing() != 20 {
+		t.Errorf("asked %d times, %d ports know, %d endpoints are failing", n, len(seen), b.Health().Failing())
 	}
 }
 
@@ -175,7 +176,7 @@ func TestPROXYHeader(t *testing.T) {
 func TestStoppedProcess(t *testing.T) {
 	for late, want := range map[time.Duration]bool{tolerated + time.Millisecond: false, 0: true} {
 		synctest.Test(t, func(t *testing.T) {
-			b := &lb.Balancer{Outlier: lb.DefaultOutlier}
+			b := &balancer.Balancer{Outlier: lb.DefaultOutlier}
 			c := New(b, 0)
 			once := func(context.Context, probes.Place) error {
 				time.Sleep(time.Second + late) // of synctest
@@ -188,7 +189,7 @@ func TestStoppedProcess(t *testing.T) {
 			running.Go(func() { c.Run(ctx) })
 			update(t, c, service("web", "silent", netip.MustParseAddrPort("127.0.0.1:9")))
 			time.Sleep(time.Minute) // of synctest
-			if s := c.Stats(); s.Failed > 0 != want || b.Failing() > 0 != want {
+			if s := c.Stats(); s.Failed > 0 != want || b.Health().Failing() > 0 != want {
 				t.Errorf("%v after its timeout: %+v", late, s)
 			}
 			cancel()

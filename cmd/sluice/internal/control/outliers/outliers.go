@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 
 // Watcher is what has endpoints tried.
 type Watcher struct {
-	lb     *lb.Balancer
+	lb     *balancer.Balancer
 	report func(lb.Ejection)
 	limit  flowcontrol.RateLimiter
 	news   chan lb.Ejection
@@ -40,7 +41,7 @@ type Watcher struct {
 
 // New returns a Watcher of a Balancer that has no table yet. report is called by Run, of not too many; changed with
 // each service of which the ejections have changed, in any goroutine: it must not block.
-func New(b *lb.Balancer, changed func(lb.ID), report func(lb.Ejection)) *Watcher {
+func New(b *balancer.Balancer, changed func(lb.ID), report func(lb.Ejection)) *Watcher {
 	w := &Watcher{lb: b, report: report, limit: flowcontrol.NewTokenBucketRateLimiter(rate, burst),
 		news: make(chan lb.Ejection, maxNews), flying: make(chan struct{}, maxTrials)}
 	b.OnEjection = func(e lb.Ejection) {
@@ -85,8 +86,8 @@ func (w *Watcher) Run(ctx context.Context) {
 // needed.
 func (w *Watcher) turn(ctx context.Context) time.Duration {
 	now := eventloop.Now()
-	judge := w.lb.JudgeShares(now)
-	due, next := w.lb.Trials(now, min(turnTrials, cap(w.flying)-len(w.flying)))
+	judge := w.lb.Health().JudgeShares(now)
+	due, next := w.lb.Health().Trials(now, min(turnTrials, cap(w.flying)-len(w.flying)))
 	for _, t := range due {
 		w.flying <- struct{}{} // there is room: only this goroutine takes it
 		w.trials.Go(func() {
@@ -106,7 +107,7 @@ func (w *Watcher) turn(ctx context.Context) time.Duration {
 var errSelf = errors.New("connected to itself")
 
 // try makes one trial.
-func try(ctx context.Context, t lb.Trial) {
+func try(ctx context.Context, t balancer.Trial) {
 	dialer := net.Dialer{Timeout: trialTimeout}
 	c, err := dialer.DialContext(ctx, "tcp", t.Backend().String())
 	if err == nil {

@@ -11,13 +11,14 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 var front = lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort("10.96.0.1:80")}
 
 // TestTrials: an endpoint that refuses is ejected, stays so while it refuses, and returns when it listens again.
 func TestTrials(t *testing.T) {
-	b := &lb.Balancer{Outlier: lb.DefaultOutlier}
+	b := &balancer.Balancer{Outlier: lb.DefaultOutlier}
 	b.Outlier.BaseEjectionTime = int64(time.Second) // the first trial is after 33 ms
 	events := make(chan lb.Ejection, 10)
 	changed := make(chan lb.ID, 10)
@@ -42,7 +43,7 @@ func TestTrials(t *testing.T) {
 	}
 	b.Update(table)
 	for range 10 {
-		c, err := b.Pick(lb.Flow{Frontend: front})
+		c, err := b.Pick(balancer.Flow{Frontend: front})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/conditions"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // hostile is a name that no API server would accept, and that harms a terminal which obeys it.
@@ -57,7 +58,7 @@ func sourcesOf(t *testing.T, services, endpoints int) *Sources {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := new(lb.Balancer)
+	b := new(balancer.Balancer)
 	b.Update(table)
 	j := journal.New(zap.NewNop())
 	t.Cleanup(j.Close)
@@ -142,7 +143,7 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	well.LB = new(lb.Balancer)
+	well.LB = new(balancer.Balancer)
 	well.LB.Update(table)
 	long, q := serve(t, well), url.Values{"unhealthy": {"true"}}
 	var none List[Endpoint]
@@ -357,7 +358,7 @@ func TestDrains(t *testing.T) {
 // TestExplain: the state of the balancer that serves, by an address and by a name.
 func TestExplain(t *testing.T) {
 	s := sourcesOf(t, 3, 2)
-	choice, err := s.LB.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP,
+	choice, err := s.LB.Pick(balancer.Flow{Frontend: lb.Frontend{Protocol: lb.TCP,
 		Addr: netip.MustParseAddrPort("10.96.0.2:80")}})
 	if err != nil {
 		t.Fatal(err)

@@ -6,11 +6,12 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 func (s *Sources) endpoints(q url.Values) (any, error) {
 	unhealthy, counts := q.Has("unhealthy"), s.counts()
-	return pageOf(s, q, func(to []Endpoint, v *lb.View, at, limit int) ([]Endpoint, int) {
+	return pageOf(s, q, func(to []Endpoint, v *balancer.View, at, limit int) ([]Endpoint, int) {
 		for ; at < len(v.Stats.Backends); at++ {
 			if len(to) >= limit {
 				return to, at
@@ -31,7 +32,7 @@ func (s *Sources) Endpoints(of ID, limit int) (out []Endpoint) {
 			id.Protocol = p
 		}
 	}
-	v, _ := s.LB.View(id)
+	v, _ := s.LB.Counters().View(id)
 	counted := s.counts()[id]
 	for at := range v.Stats.Backends[:min(limit, len(v.Stats.Backends))] {
 		out = append(out, s.endpoint(&v, at, counted))
@@ -41,7 +42,7 @@ func (s *Sources) Endpoints(of ID, limit int) (out []Endpoint) {
 
 // endpoint says what there is of one endpoint, by its position in the statistics. counted is what the kernel has
 // counted of the service port; nil: nothing.
-func (s *Sources) endpoint(v *lb.View, at int, counted *report.Counted) Endpoint {
+func (s *Sources) endpoint(v *balancer.View, at int, counted *report.Counted) Endpoint {
 	n := &v.Stats.Backends[at]
 	e := Endpoint{Service: idOf(v.Stats.ID), Address: n.Addr.String(), Eligible: n.Eligible, Weight: 1,
 		Counted: countedOf(n.Counts, n.InFlight), State: Gone, Reason: "no endpoint of the Service any more"}
@@ -107,7 +108,7 @@ func hintOf(h lb.Hint) string {
 	return ""
 }
 
-// when is a time of the clock of lb.Flow.
+// when is a time of the clock of balancer.Flow.
 func (s *Sources) when(at int64) time.Time {
 	return time.Now().Add(time.Duration(at - s.Now())).Round(time.Millisecond)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // mostExplained is how many addresses an answer explains: a Service may have thousands.
@@ -77,7 +78,7 @@ func (s *Sources) frontends(q url.Values) (out []lb.Frontend, err error) {
 
 func (s *Sources) explanation(f lb.Frontend, client netip.Addr, status *Status) Explanation {
 	e := Explanation{Protocol: f.Protocol.String(), Address: f.Addr.String(),
-		Text: s.LB.Explain(lb.Flow{Frontend: f, Client: client, Now: s.Now()})}
+		Text: s.LB.Explain(balancer.Flow{Frontend: f, Client: client, Now: s.Now()})}
 	if client.IsValid() {
 		e.Client = client.String()
 	}
@@ -87,7 +88,7 @@ func (s *Sources) explanation(f lb.Frontend, client netip.Addr, status *Status) 
 	}
 	id, path := idOf(of.ID), s.path(of)
 	e.Service, e.Path = &id, &path
-	if v, ok := s.LB.View(of.ID); ok {
+	if v, ok := s.LB.Counters().View(of.ID); ok {
 		e.Policies = s.policies(v.Service, &v.Policies)
 	}
 	if path.Effective == "userspace" {

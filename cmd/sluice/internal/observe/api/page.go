@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // usualPage and largestPage are how many items a page of a list has. It may have fewer, or none, and go on: mostLooked
@@ -51,7 +52,8 @@ func number(q url.Values, name string, usual, most uint64) (uint64, error) {
 
 // pageOf makes a page of the service ports that a request is about: add appends what there is of one from an item on,
 // as long as the page has fewer than limit items, and returns where to go on; 0: there is no more of it.
-func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, limit int) ([]T, int)) (any, error) {
+func pageOf[T any](s *Sources, q url.Values,
+	add func(to []T, v *balancer.View, at, limit int) ([]T, int)) (any, error) {
 	n, err := number(q, "limit", usualPage, largestPage)
 	if err != nil {
 		return nil, err
@@ -81,7 +83,7 @@ func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, li
 			page.Continue = cursor{ID: id}.String()
 			break
 		}
-		v, ok := s.LB.View(id)
+		v, ok := s.LB.Counters().View(id)
 		if !ok {
 			continue // it has gone meanwhile
 		}

@@ -18,12 +18,13 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/conditions"
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Sources are what resources are made of. All are needed but the last.
 type Sources struct {
-	LB      *lb.Balancer
-	Now     func() int64 // the clock of lb.Flow
+	LB      *balancer.Balancer
+	Now     func() int64 // the clock of balancer.Flow
 	Mode    agent.Path   // of Services that request none
 	Choice  func(lb.ID) (agent.Choice, bool)
 	Servers []Server // in the order of protocols, and then the kernel

@@ -10,11 +10,12 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 func (s *Sources) services(q url.Values) (any, error) {
 	counts, wrong := s.counts(), s.WrongBy()
-	return pageOf(s, q, func(to []Service, v *lb.View, _, _ int) ([]Service, int) {
+	return pageOf(s, q, func(to []Service, v *balancer.View, _, _ int) ([]Service, int) {
 		one := s.service(v)
 		one.Wrong = wrong[v.Service.ID.Service()]
 		if k := counts[v.Service.ID]; k != nil {
@@ -42,7 +43,7 @@ func inKernel(n *report.Count, chosen bool) *InKernel {
 }
 
 // service says what there is of a service port.
-func (s *Sources) service(v *lb.View) Service {
+func (s *Sources) service(v *balancer.View) Service {
 	n := &v.Stats
 	out := Service{ID: idOf(n.ID), Path: s.path(v.Service), Policies: s.policies(v.Service, &v.Policies),
 		Endpoints: len(v.Service.Backends), Counted: countedOf(n.Counts, n.InFlight), Held: n.Held, Queued: n.Queued,
@@ -77,7 +78,7 @@ func idOf(id lb.ID) ID {
 	return ID{Namespace: id.Namespace, Name: id.Name, Port: id.Port, Protocol: id.Protocol.String(), Family: family}
 }
 
-func countedOf(n lb.Counts, active uint64) Counted {
+func countedOf(n balancer.Counts, active uint64) Counted {
 	return Counted{Picks: n.Picks, Failures: n.Failures, Active: active, BytesIn: n.BytesIn, BytesOut: n.BytesOut}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const usage = `Shows which endpoint a client of a Service is sent to, and why.
@@ -164,8 +165,8 @@ func (q *query) answer(w io.Writer) (err error) {
 	if err != nil {
 		fmt.Fprintln(w, err) // the rest is served
 	}
-	var balancer lb.Balancer
-	balancer.Update(table)
+	var b balancer.Balancer
+	b.Update(table)
 	frontends, err := q.frontends(table)
 	if err != nil {
 		return err
@@ -174,7 +175,7 @@ func (q *query) answer(w io.Writer) (err error) {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprint(w, balancer.Explain(lb.Flow{Frontend: f, Client: client}))
+		fmt.Fprint(w, b.Explain(balancer.Flow{Frontend: f, Client: client}))
 		s, at, ok := table.Lookup(f)
 		if !ok {
 			continue

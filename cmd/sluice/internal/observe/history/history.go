@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -80,7 +81,7 @@ type series struct {
 
 // Recorder takes samples. Make it by New.
 type Recorder struct {
-	lb      *lb.Balancer
+	lb      *balancer.Balancer
 	changes func() uint64
 
 	mu       sync.Mutex // guards the following
@@ -95,7 +96,7 @@ type Recorder struct {
 
 // New returns a Recorder of the services of b. changes returns how many changes were applied so far. Sample calls
 // report with the clients that were refused, at a bounded rate; report must not call the Recorder, and may be nil.
-func New(b *lb.Balancer, changes func() uint64, report func(Refusals)) *Recorder {
+func New(b *balancer.Balancer, changes func() uint64, report func(Refusals)) *Recorder {
 	return &Recorder{lb: b, changes: changes, services: make(map[lb.Name]*series), refusals: refusals{report: report}}
 }
 
@@ -245,7 +246,7 @@ func (r *Recorder) Now() ([]Service, time.Time) {
 	if now.Sub(r.now.at) < fresh {
 		return r.now.services, r.now.at
 	}
-	is := r.look(now, nil, func(*lb.Sum) {})
+	is := r.look(now, nil, func(*balancer.Sum) {})
 	base := &r.last[0]
 	if now.Sub(base.at) < shortest {
 		base = &r.last[1]
@@ -259,9 +260,9 @@ func (r *Recorder) Now() ([]Service, time.Time) {
 }
 
 // look reads the counters of all Services, into memory that may be written to, and shows them to also.
-func (r *Recorder) look(now time.Time, into []Service, also func(*lb.Sum)) look {
+func (r *Recorder) look(now time.Time, into []Service, also func(*balancer.Sum)) look {
 	l := look{now, slices.Grow(into[:0], len(r.last[0].services))}
-	r.lb.Sums(func(port *lb.Sum) {
+	r.lb.Counters().Sums(func(port *balancer.Sum) {
 		l.add(port)
 		also(port)
 	})
@@ -279,7 +280,7 @@ type look struct {
 }
 
 // add adds a service port.
-func (l *look) add(port *lb.Sum) {
+func (l *look) add(port *balancer.Sum) {
 	name := port.Service.ID.Service()
 	if last := len(l.services) - 1; last < 0 || l.services[last].Of != name {
 		l.services = append(l.services, Service{Of: name, First: port.Service})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // world is a Balancer of services at 10.96.x.y:80, and its Recorder.
@@ -48,20 +49,20 @@ func (w *world) serve(services ...*lb.Service) {
 func newWorld(t *testing.T, services ...*lb.Service) *world {
 	t.Helper()
 	w := &world{t: t, now: time.Now().Add(-time.Hour)}
-	w.Recorder = New(new(lb.Balancer), func() uint64 { return w.changes }, w.report)
+	w.Recorder = New(new(balancer.Balancer), func() uint64 { return w.changes }, w.report)
 	w.serve(services...)
 	return w
 }
 
 // clients has n come to a service, of which so many fail, and returns those that stay.
-func (w *world) clients(of, n, fail int) (open []lb.Choice) {
+func (w *world) clients(of, n, fail int) (open []balancer.Choice) {
 	w.t.Helper()
 	for i := range n {
-		c, err := w.lb.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: address(of)}})
+		c, err := w.lb.Pick(balancer.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: address(of)}})
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		m := lb.Meter{}
+		m := balancer.Meter{}
 		m.Add(c, 10, 100)
 		m.Flush(c)
 		if i < fail {
@@ -102,7 +103,7 @@ func TestSamples(t *testing.T) {
 	}
 	w.serve(serviceAt(0), serviceAt(2), &lb.Service{ID: lb.ID{Namespace: "default", Name: "s00003", Protocol: lb.TCP},
 		Addresses: []lb.Address{{Addr: address(3)}}}) // 1 has gone with what was counted of it
-	if _, err := w.lb.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: address(3)}}); err == nil {
+	if _, err := w.lb.Pick(balancer.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: address(3)}}); err == nil {
 		t.Error("a Service without endpoints has one")
 	}
 	w.clients(2, 1, 0)
@@ -245,7 +246,7 @@ func BenchmarkSample(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := New(new(lb.Balancer), func() uint64 { return 0 }, func(Refusals) {})
+	r := New(new(balancer.Balancer), func() uint64 { return 0 }, func(Refusals) {})
 	r.lb.Update(table)
 	now := time.Now()
 	b.ReportAllocs()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 const (
@@ -53,7 +54,7 @@ func (r *refusals) end() {
 }
 
 // note reports what is new of a Service port. At the first sample all was counted by the process before.
-func (r *refusals) note(port *lb.Sum) {
+func (r *refusals) note(port *balancer.Sum) {
 	if r.report == nil || port.Ends == (lb.Ends{}) {
 		return
 	}

@@ -1,6 +1,9 @@
 package history
 
-import "github.com/sluice-lb/sluice/lb"
+import (
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
+)
 
 // Counts is what is open, and what was counted of a Service since it came.
 type Counts struct{ Open, Picks, Failures, Refused, BytesIn, BytesOut uint64 }
@@ -35,7 +38,7 @@ type Service struct {
 }
 
 // add adds a port.
-func (s *Service) add(port *lb.Sum) {
+func (s *Service) add(port *balancer.Sum) {
 	all, eligible := int32(len(port.Service.Backends)), int32(port.Eligible)
 	if s.Ports == 0 || int64(eligible)*int64(max(s.Endpoints, 1)) < int64(s.Eligible)*int64(max(all, 1)) {
 		s.Endpoints, s.Eligible = all, eligible

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // endpoints is the series of each endpoint of a service port. One that has some keeps them for as long as it is in the
@@ -35,15 +35,15 @@ func ofEndpoint(name, help string) *prometheus.Desc {
 }
 
 // collect sends the series of at most that many endpoints.
-func (e *endpoints) collect(out chan<- prometheus.Metric, stats []lb.Stats, most int) {
+func (e *endpoints) collect(out chan<- prometheus.Metric, stats []balancer.Stats, most int) {
 	kept := make(map[endpointKey]struct{}, len(e.own))
-	each(stats, func(key endpointKey, _ *lb.BackendStats) {
+	each(stats, func(key endpointKey, _ *balancer.BackendStats) {
 		if _, ok := e.own[key]; ok {
 			kept[key] = struct{}{}
 		}
 	})
 	e.own = kept
-	each(stats, func(key endpointKey, b *lb.BackendStats) {
+	each(stats, func(key endpointKey, b *balancer.BackendStats) {
 		if _, ok := e.own[key]; ok || len(e.own) < most {
 			e.own[key] = struct{}{}
 			sendEndpoint(out, key, b)
@@ -52,7 +52,7 @@ func (e *endpoints) collect(out chan<- prometheus.Metric, stats []lb.Stats, most
 }
 
 // each calls visit with every endpoint.
-func each(stats []lb.Stats, visit func(endpointKey, *lb.BackendStats)) {
+func each(stats []balancer.Stats, visit func(endpointKey, *balancer.BackendStats)) {
 	for i := range stats {
 		key := endpointKey{serviceKey: keyOf(&stats[i].ID)}
 		for j := range stats[i].Backends {
@@ -63,7 +63,7 @@ func each(stats []lb.Stats, visit func(endpointKey, *lb.BackendStats)) {
 	}
 }
 
-func sendEndpoint(out chan<- prometheus.Metric, key endpointKey, b *lb.BackendStats) {
+func sendEndpoint(out chan<- prometheus.Metric, key endpointKey, b *balancer.BackendStats) {
 	n := [len(endpointSeries)]uint64{b.Picks, b.Failures}
 	if b.Health.Ejected {
 		n[endpointCounters] = 1

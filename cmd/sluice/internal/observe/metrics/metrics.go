@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -43,15 +44,15 @@ type Sources struct {
 	Descriptors *eventloop.Budget
 	RefusedHTTP func() uint64 // connections
 
-	AccessLog  func() (written, dropped uint64) // lines
-	LogDropped func() uint64                    // lines
-	LostEvents func() uint64                    // of conntrack
-	Families   []Family                         // those that are served
-	Services   func() []lb.Stats                // by service port
-	Kernel     func() report.Counts             // what the kernel forwards of those
-	Times      func(func(lb.ID, *lb.Times))     // of those, and of others; see lb.Balancer.Times
+	AccessLog  func() (written, dropped uint64)   // lines
+	LogDropped func() uint64                      // lines
+	LostEvents func() uint64                      // of conntrack
+	Families   []Family                           // those that are served
+	Services   func() []balancer.Stats            // by service port
+	Kernel     func() report.Counts               // what the kernel forwards of those
+	Times      func(func(lb.ID, *balancer.Times)) // of those, and of others; see balancer.Counters.Times
 	Queue      func() Queue
-	Outliers   func() lb.OutlierStats
+	Outliers   func() balancer.OutlierStats
 	Checks     func() checks.Stats
 	Events     func() (reported, dropped uint64)
 	Conditions func() map[string]int // what is rejected, ignored or leads nowhere, by reason

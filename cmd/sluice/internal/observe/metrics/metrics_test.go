@@ -30,6 +30,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -115,21 +116,21 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 				Engine: func() (nftables.Stats, bool) { return forwarding, true }},
 			{Name: "IPv6", Stats: func() redirect.Stats { return steered }, Stale: func() uint64 { return 0 }},
 		},
-		Services: func() []lb.Stats {
-			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP},
-				Counts: lb.Counts{Picks: 7001},
-				Backends: []lb.BackendStats{{Addr: netip.MustParseAddrPort("192.0.2.9:80"),
-					Counts: lb.Counts{Failures: 7015},
-					Health: lb.Health{Ejected: true}}}}}
+		Services: func() []balancer.Stats {
+			return []balancer.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP},
+				Counts: balancer.Counts{Picks: 7001},
+				Backends: []balancer.BackendStats{{Addr: netip.MustParseAddrPort("192.0.2.9:80"),
+					Counts: balancer.Counts{Failures: 7015},
+					Health: balancer.BackendHealth{Ejected: true}}}}}
 		},
 		Kernel: func() report.Counts {
 			return report.Counts{{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}: {
 				Count: report.Count{Open: 7018, Counted: true, Total: 7019, In: flows.Count{Bytes: 7020},
 					Out: flows.Count{Bytes: 7021}}}}
 		},
-		Times: func(visit func(lb.ID, *lb.Times)) {
-			var of lb.Times
-			of[lb.ConnectTime].Buckets[30], of[lb.ConnectTime].Sum = 7016, 7017e9
+		Times: func(visit func(lb.ID, *balancer.Times)) {
+			var of balancer.Times
+			of[balancer.ConnectTime].Buckets[30], of[balancer.ConnectTime].Sum = 7016, 7017e9
 			visit(lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, &of)
 			visit(lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP, IPv6: true}, &of)
 			visit(lb.ID{}, &of)
@@ -138,8 +139,8 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			return Queue{Answering: true, Chosen: 9001, None: 9002, Unknown: 9003, Strays: 9017, Missed: 9013,
 				Uncounted: Lacks{9006, 9015, 9016}}
 		},
-		Outliers: func() lb.OutlierStats {
-			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
+		Outliers: func() balancer.OutlierStats {
+			return balancer.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
 		},
 		Conditions: func() map[string]int { return map[string]int{"AnnotationIgnored": 7012} },
 		Checks: func() checks.Stats {
@@ -292,25 +293,25 @@ func TestDescribe(t *testing.T) {
 // TestManyServices: no more label values than allowed; nothing is lost, and no counter
 // goes down, when Services come and go.
 func TestManyServices(t *testing.T) {
-	port := func(name string, picks uint64) lb.Stats {
-		return lb.Stats{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.UDP}, Counts: lb.Counts{Picks: picks}, InFlight: 1,
-			Backends: []lb.BackendStats{{Live: true, Eligible: true}, {Live: true}, {}}}
+	port := func(name string, picks uint64) balancer.Stats {
+		return balancer.Stats{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.UDP}, Counts: balancer.Counts{Picks: picks}, InFlight: 1,
+			Backends: []balancer.BackendStats{{Live: true, Eligible: true}, {Live: true}, {}}}
 	}
 	both := port("a", 1)
 	both.ID.IPv6 = true
-	var now []lb.Stats
-	s := newServices(func() []lb.Stats { return now }, noKernel, Detail{Services: 2})
+	var now []balancer.Stats
+	s := newServices(func() []balancer.Stats { return now }, noKernel, Detail{Services: 2})
 	for i, step := range []struct {
-		now  []lb.Stats
+		now  []balancer.Stats
 		want string // picks by Service
 	}{
-		{[]lb.Stats{port("a", 1), both, port("b", 1)}, "a=2 b=1"},
-		{[]lb.Stats{port("a", 1), both, port("aa", 5), port("b", 1), port("c", 5)}, "__other__=10 a=2 b=1"},
-		{[]lb.Stats{port("a", 1), port("aa", 7), port("b", 1), port("c", 5)}, "__other__=12 a=1 b=1"},
-		{[]lb.Stats{port("a", 1), port("aa", 7), port("b", 1)}, "__other__=12 a=1 b=1"},
-		{[]lb.Stats{port("aa", 8), port("b", 1), port("c", 1)}, "__other__=13 aa=8 b=1"},
-		{[]lb.Stats{port("aa", 8), port("b", 2), port("c", 1)}, "__other__=13 aa=8 b=2"},
-		{[]lb.Stats{port("b", 2)}, "__other__=13 b=2"},
+		{[]balancer.Stats{port("a", 1), both, port("b", 1)}, "a=2 b=1"},
+		{[]balancer.Stats{port("a", 1), both, port("aa", 5), port("b", 1), port("c", 5)}, "__other__=10 a=2 b=1"},
+		{[]balancer.Stats{port("a", 1), port("aa", 7), port("b", 1), port("c", 5)}, "__other__=12 a=1 b=1"},
+		{[]balancer.Stats{port("a", 1), port("aa", 7), port("b", 1)}, "__other__=12 a=1 b=1"},
+		{[]balancer.Stats{port("aa", 8), port("b", 1), port("c", 1)}, "__other__=13 aa=8 b=1"},
+		{[]balancer.Stats{port("aa", 8), port("b", 2), port("c", 1)}, "__other__=13 aa=8 b=2"},
+		{[]balancer.Stats{port("b", 2)}, "__other__=13 b=2"},
 	} {
 		now = step.now
 		r := prometheus.NewPedanticRegistry()
@@ -363,11 +364,11 @@ func scraped(t *testing.T, s *services) (values map[string]float64, all int) {
 // the start if they are requested.
 func TestBasicFamilies(t *testing.T) {
 	const service = 8 // series from the start
-	var now []lb.Stats
+	var now []balancer.Stats
 	for i := range 1000 {
-		now = append(now, lb.Stats{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", i)}})
+		now = append(now, balancer.Stats{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", i)}})
 	}
-	s := newServices(func() []lb.Stats { return now }, noKernel, Detail{Services: 999})
+	s := newServices(func() []balancer.Stats { return now }, noKernel, Detail{Services: 999})
 	values, all := scraped(t, s)
 	if want := 1000 * service; all != want { // the last one is the sum
 		t.Errorf("1,000 Services have %d series, want %d", all, want)
@@ -399,11 +400,11 @@ func TestBasicFamilies(t *testing.T) {
 	} else if _, ok := values[limited]; ok {
 		t.Errorf("%s is there for a Service that is new", limited)
 	}
-	s = newServices(func() []lb.Stats { return now[:2] }, noKernel, Detail{Services: 1000, All: true})
+	s = newServices(func() []balancer.Stats { return now[:2] }, noKernel, Detail{Services: 1000, All: true})
 	if _, all := scraped(t, s); all != 2*(len(serviceSeries)-4) { // but the kernel's
 		t.Errorf("%d series, want all", all)
 	}
-	s = newServices(func() []lb.Stats { return now[:2] }, noKernel, Detail{})
+	s = newServices(func() []balancer.Stats { return now[:2] }, noKernel, Detail{})
 	if _, all := scraped(t, s); all != service {
 		t.Errorf("%d series, want those of the sum", all)
 	}
@@ -417,16 +418,16 @@ func TestKernelSeries(t *testing.T) {
 	id := func(name string, ipv6 bool) lb.ID {
 		return lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP, IPv6: ipv6}
 	}
-	var now []lb.Stats
+	var now []balancer.Stats
 	for _, of := range []lb.ID{id("a", false), id("a", true), id("b", false), id("c", false), id("d", false)} {
-		now = append(now, lb.Stats{ID: of})
+		now = append(now, balancer.Stats{ID: of})
 	}
 	count := func(open, total, bytes uint64) *report.Counted {
 		return &report.Counted{Count: report.Count{Open: open, Counted: total > 0, Total: total,
 			In: flows.Count{Bytes: bytes}, Out: flows.Count{Bytes: 2 * bytes}}}
 	}
 	var kernel report.Counts
-	s := newServices(func() []lb.Stats { return now }, func() report.Counts { return kernel }, Detail{Services: 2})
+	s := newServices(func() []balancer.Stats { return now }, func() report.Counts { return kernel }, Detail{Services: 2})
 	for i, step := range []struct {
 		kernel report.Counts
 		want   string // open, connections and bytes
@@ -459,13 +460,13 @@ func TestKernelSeries(t *testing.T) {
 // TestEndpointSeries: no more endpoints have series than may, those that have keep them, and one that leaves makes
 // room.
 func TestEndpointSeries(t *testing.T) {
-	at := func(last byte, picks uint64, ejected bool) lb.BackendStats {
-		return lb.BackendStats{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, last}), 80),
-			Counts: lb.Counts{Picks: picks, Failures: 1}, Health: lb.Health{Ejected: ejected}}
+	at := func(last byte, picks uint64, ejected bool) balancer.BackendStats {
+		return balancer.BackendStats{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, last}), 80),
+			Counts: balancer.Counts{Picks: picks, Failures: 1}, Health: balancer.BackendHealth{Ejected: ejected}}
 	}
-	now := []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web"}, Backends: []lb.BackendStats{at(1, 10, false),
+	now := []balancer.Stats{{ID: lb.ID{Namespace: "default", Name: "web"}, Backends: []balancer.BackendStats{at(1, 10, false),
 		at(2, 20, true)}}}
-	s := newServices(func() []lb.Stats { return now }, noKernel, Detail{Endpoints: 2})
+	s := newServices(func() []balancer.Stats { return now }, noKernel, Detail{Endpoints: 2})
 	values, _ := scraped(t, s)
 	for name, want := range map[string]float64{"picks_total 10.0.0.1:80": 10, "failures_total 10.0.0.1:80": 1,
 		"ejected 10.0.0.1:80": 0, "picks_total 10.0.0.2:80": 20, "ejected 10.0.0.2:80": 1} {
@@ -477,7 +478,7 @@ func TestEndpointSeries(t *testing.T) {
 		_, ok := values[fmt.Sprintf("endpoint_picks_total 10.0.0.%d:80 web", last)]
 		return ok
 	}
-	now[0].Backends = []lb.BackendStats{at(3, 0, false), at(1, 10, false), at(2, 20, false)}
+	now[0].Backends = []balancer.BackendStats{at(3, 0, false), at(1, 10, false), at(2, 20, false)}
 	if values, _ = scraped(t, s); picks(3) || !picks(1) || !picks(2) {
 		t.Errorf("with a third endpoint: %v", values)
 	}

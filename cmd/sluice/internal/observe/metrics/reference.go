@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -97,14 +98,15 @@ func oneOfEach() Sources {
 			{Name: familyName(true), Stats: func() redirect.Stats { return redirect.Stats{} }, NFTables: true,
 				Stale: none, Engine: func() (nftables.Stats, bool) { return nftables.Stats{}, true }},
 		},
-		Services: func() []lb.Stats { return []lb.Stats{{ID: id, Backends: []lb.BackendStats{{}}}} },
+		Services: func() []balancer.Stats { return []balancer.Stats{{ID: id, Backends: []balancer.BackendStats{{}}}} },
 		Kernel: func() report.Counts {
 			one := flows.Count{Bytes: 1}
 			all := report.Count{Open: 1, Counted: true, Total: 1, In: one, Out: one}
 			return report.Counts{id: {Count: all}}
 		},
-		Times: func(visit func(lb.ID, *lb.Times)) { visit(id, new(lb.Times)) },
-		Queue: func() Queue { return Queue{} }, Outliers: func() lb.OutlierStats { return lb.OutlierStats{} },
+		Times:      func(visit func(lb.ID, *balancer.Times)) { visit(id, new(balancer.Times)) },
+		Queue:      func() Queue { return Queue{} },
+		Outliers:   func() balancer.OutlierStats { return balancer.OutlierStats{} },
 		Checks:     func() checks.Stats { return checks.Stats{} },
 		Events:     func() (reported, dropped uint64) { return 0, 0 },
 		Conditions: func() map[string]int { return map[string]int{"": 0} },

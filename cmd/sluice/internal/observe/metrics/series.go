@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/control/checks"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -197,7 +198,7 @@ func (s scrape) agent(n agent.Status) {
 }
 
 // excluded sends why endpoints get no new connections.
-func (s scrape) excluded(n agent.Status, probes checks.Stats, outliers lb.OutlierStats) {
+func (s scrape) excluded(n agent.Status, probes checks.Stats, outliers balancer.OutlierStats) {
 	for _, of := range []struct {
 		reason string
 		n      int

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // Detail says how many of Services and endpoints have series of their own, and which. The zero value: none, so that
@@ -23,7 +24,7 @@ type Detail struct {
 // under service_name="__other__" with an empty namespace, which no Service has, until
 // some of those go. No counter of the sum goes down when one of them goes.
 type services struct {
-	stats  func() []lb.Stats
+	stats  func() []balancer.Stats
 	kernel func() report.Counts
 	detail Detail
 
@@ -132,7 +133,7 @@ func ofService(name, help string, label ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sluice_service_"+name, help, serviceLabels, constant(label))
 }
 
-func newServices(stats func() []lb.Stats, kernel func() report.Counts, detail Detail) *services {
+func newServices(stats func() []balancer.Stats, kernel func() report.Counts, detail Detail) *services {
 	return &services{stats: stats, kernel: kernel, detail: detail,
 		own: make(map[serviceKey]shown), last: make(map[serviceKey]numbers)}
 }
@@ -148,7 +149,7 @@ func (s *services) collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stats, kernel report.Counts) {
+func (s *services) collectServices(out chan<- prometheus.Metric, stats []balancer.Stats, kernel report.Counts) {
 	now, order := sum(stats)
 	forwarded := addKernel(now, kernel)
 	for key := range s.own {
@@ -220,7 +221,7 @@ func (s *services) send(out chan<- prometheus.Metric, key serviceKey, n numbers,
 }
 
 // sum adds up what belongs to the same labels, and keeps the order.
-func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
+func sum(stats []balancer.Stats) (map[serviceKey]numbers, []serviceKey) {
 	all := make(map[serviceKey]numbers, len(stats))
 	order := make([]serviceKey, 0, len(stats))
 	for i := range stats {
@@ -263,7 +264,7 @@ func keyOf(id *lb.ID) serviceKey {
 	return serviceKey{id.Namespace, id.Name, id.Port, id.Protocol.String()}
 }
 
-func numbersOf(s *lb.Stats) numbers {
+func numbersOf(s *balancer.Stats) numbers {
 	n := numbers{s.Picks, s.Failures, s.BytesIn, s.BytesOut, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.Limited,
 		s.OverShare, s.AffinityEvicted, s.ConversationsEvicted}
 	if s.Ends != nil {

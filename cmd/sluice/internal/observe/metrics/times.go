@@ -9,6 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // The histograms of a service port are counted by the data path in fine buckets, those of native histograms. Classic
@@ -18,25 +19,25 @@ import (
 type doublings struct{ least, most int }
 
 // timesSeries are the histograms, by measure.
-var timesSeries = [lb.Measures]struct {
+var timesSeries = [balancer.Measures]struct {
 	*prometheus.Desc
 	doublings
 }{
-	lb.ConnectTime: {ofService("connect_seconds",
+	balancer.ConnectTime: {ofService("connect_seconds",
 		"[BETA] Time from accepting a client to an endpoint's accept, all attempts together, without waits by hold or "+
 			"in a queue."), doublings{-12, 6}},
-	lb.FirstByteTime: {ofService("first_byte_seconds",
+	balancer.FirstByteTime: {ofService("first_byte_seconds",
 		"[ALPHA] Time from accepting a client to the endpoint's first byte or end of stream."), doublings{-12, 6}},
-	lb.Duration: {ofService("connection_duration_seconds",
+	balancer.Duration: {ofService("connection_duration_seconds",
 		"[ALPHA] Time from accepting a client to the end of its connection, for connections that an endpoint "+
 			"accepted."), doublings{-10, 18}},
 }
 
 // collectTimes sends the histograms of each service port that has its own, and of the sum of others. Both families of a
 // service port are one.
-func collectTimes(out chan<- prometheus.Metric, times func(func(lb.ID, *lb.Times))) {
-	all := make(map[serviceKey]*lb.Times)
-	times(func(id lb.ID, of *lb.Times) {
+func collectTimes(out chan<- prometheus.Metric, times func(func(lb.ID, *balancer.Times))) {
+	all := make(map[serviceKey]*balancer.Times)
+	times(func(id lb.ID, of *balancer.Times) {
 		key := keyOf(&id)
 		if id == (lb.ID{}) {
 			key = serviceKey{service: "__other__"}
@@ -56,15 +57,15 @@ func collectTimes(out chan<- prometheus.Metric, times func(func(lb.ID, *lb.Times
 }
 
 // histogram is both the classic and the native form of h.
-func histogram(desc *prometheus.Desc, d doublings, h *lb.Histogram, key serviceKey) prometheus.Metric {
+func histogram(desc *prometheus.Desc, d doublings, h *balancer.Histogram, key serviceKey) prometheus.Metric {
 	count, sum := uint64(0), float64(h.Sum)/float64(time.Second)
 	fine, classic := make(map[int]int64), make(map[float64]uint64)
 	next := d.least
 	for i, n := range h.Buckets {
 		if count += n; n > 0 && i > 0 {
-			fine[lb.FirstBucket+i] = int64(n)
+			fine[balancer.FirstBucket+i] = int64(n)
 		}
-		if lb.FirstBucket+i == next*lb.BucketsPerDoubling && next <= d.most {
+		if balancer.FirstBucket+i == next*balancer.BucketsPerDoubling && next <= d.most {
 			classic[math.Exp2(float64(next))] = count
 			next += 2
 		}
@@ -74,7 +75,7 @@ func histogram(desc *prometheus.Desc, d doublings, h *lb.Histogram, key serviceK
 	return bothForms{
 		Metric: prometheus.MustNewConstHistogram(desc, count, sum, classic, labels...),
 		native: prometheus.MustNewConstNativeHistogram(desc, count, sum, fine, nil, h.Buckets[0], schema,
-			math.Exp2(float64(lb.FirstBucket)/lb.BucketsPerDoubling), time.Time{}, labels...),
+			math.Exp2(float64(balancer.FirstBucket)/balancer.BucketsPerDoubling), time.Time{}, labels...),
 	}
 }
 

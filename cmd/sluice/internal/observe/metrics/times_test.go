@@ -7,30 +7,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // TestTimes: what the data path counts is in the classic buckets and in the native ones, each time once, and both
 // families of a Service port are one.
 func TestTimes(t *testing.T) {
-	b := &lb.Balancer{Loops: 1, Timed: 1}
+	b := &balancer.Balancer{Loops: 1, Timed: 1}
 	id := lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}
 	table, err := lb.NewTable([]*lb.Service{{ID: id}}, lb.Node{})
 	check(t, err)
 	b.Update(table)
-	count := b.Readmit(id).Times(0)
+	count := b.Queues().Readmit(id).Times(0)
 	if count == nil {
 		t.Fatal("nothing counts")
 	}
 	for _, ns := range []int64{0, 5_000, 200_000, 1e6, 0.25e9, 0.25e9 + 1, 3e9, 100e9} {
-		count.Observe(lb.ConnectTime, ns)
+		count.Observe(balancer.ConnectTime, ns)
 	}
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(prometheus.CollectorFunc(func(out chan<- prometheus.Metric) {
-		collectTimes(out, func(visit func(lb.ID, *lb.Times)) {
-			b.Times(visit)
+		collectTimes(out, func(visit func(lb.ID, *balancer.Times)) {
+			b.Counters().Times(visit)
 			id := id
 			id.IPv6 = true
-			b.Times(func(_ lb.ID, all *lb.Times) { visit(id, all) })
+			b.Counters().Times(func(_ lb.ID, all *balancer.Times) { visit(id, all) })
 		})
 	}))
 	families, err := r.Gather()

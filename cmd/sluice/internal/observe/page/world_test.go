@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // hostile is a name that no API server would accept.
@@ -88,7 +89,7 @@ func newWorld(t testing.TB, others int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &lb.Balancer{Outlier: lb.DefaultOutlier}
+	b := &balancer.Balancer{Outlier: lb.DefaultOutlier}
 	b.Update(table)
 	j := journal.New(zap.NewNop())
 	t.Cleanup(j.Close)
@@ -167,15 +168,15 @@ func (opened) Look(_, from int, q *look.Query, visit func(look.Info) (more bool)
 func (w *world) live(t testing.TB, now time.Time) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
-	var open []lb.Choice
+	var open []balancer.Choice
 	clients := func(at string, n, bytes, fail int) {
 		for i := range n {
-			c, err := w.LB.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort(at)},
+			c, err := w.LB.Pick(balancer.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort(at)},
 				Client: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Now: w.Now()})
 			if err != nil {
 				continue
 			}
-			m := lb.Meter{}
+			m := balancer.Meter{}
 			m.Add(c, bytes/8, bytes)
 			m.Flush(c)
 			if i < fail {

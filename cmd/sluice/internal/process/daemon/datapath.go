@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/shares"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -32,7 +32,7 @@ func sharesOf(c *config.DataPath) shares.Shares {
 type dataPath struct {
 	loops  *eventloop.Group // nil where connections are served by goroutines
 	budget eventloop.Budget
-	lb     *lb.Balancer
+	lb     *balancer.Balancer
 	tcp    *tcp.Server
 	udp    *udp.Server
 	sctp   *sctp.Server
@@ -47,7 +47,7 @@ func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &dataPath{loops: loops, lb: &lb.Balancer{Seed: uint64(time.Now().UnixNano()), Outlier: c.Outlier,
+	d := &dataPath{loops: loops, lb: &balancer.Balancer{Seed: uint64(time.Now().UnixNano()), Outlier: c.Outlier,
 		Defaults: c.Policies, Loops: len(loops.Loops()), Timed: all.Metrics.Histograms}}
 	if c.BusyPoll > 0 {
 		if err := loops.BusyPoll(c.BusyPoll); err != nil {

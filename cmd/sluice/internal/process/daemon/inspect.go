@@ -151,7 +151,7 @@ func netNS() string {
 // status is what there is to say of the process.
 func (d *daemon) status() api.Status {
 	a, n, l := d.agent.Status(), &d.Config.Node, &d.lineage
-	sum, active := d.data.lb.Totals()
+	sum, active := d.data.lb.Counters().Totals()
 	tcp, udp, associations := d.data.tcp.Stats(), d.data.udp.Stats(), d.data.sctp.Stats()
 	handOvers := l.handOvers
 	handOvers.Failed += int(l.failed.Load())
@@ -161,7 +161,7 @@ func (d *daemon) status() api.Status {
 		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts, Short: a.Short,
-			Ejected: d.data.lb.OutlierStats().Active, Drained: a.Drained},
+			Ejected: d.data.lb.Health().Stats().Active, Drained: a.Drained},
 		Open: api.Open{TCP: tcp.Active - tcp.Held - tcp.Queued, UDP: udp.Active,
 			SCTP: associations.Active - associations.Held - associations.Queued,
 			Held: tcp.Held + udp.Held + associations.Held, Queued: tcp.Queued + associations.Queued},

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // mClient is somebody who asks.
@@ -298,15 +299,15 @@ func (r *modelRun) comparePicks(m *model, report func(string, ...any)) {
 			var err error
 			switch {
 			case !m.allows(o, client):
-				err = lb.ErrNotAllowed
+				err = balancer.ErrNotAllowed
 			case len(eligible(o.backends, false)) == 0:
-				err = lb.ErrNoBackend
+				err = balancer.ErrNoBackend
 			case len(want) == 0:
-				err = lb.ErrNoLocalBackend
+				err = balancer.ErrNoLocalBackend
 			}
 			var got []netip.AddrPort
 			for range max(1, len(want)) {
-				choice, gotErr := r.d.agent.LB.Pick(lb.Flow{Frontend: asked, Client: client, Now: eventloop.Now()})
+				choice, gotErr := r.d.agent.LB.Pick(balancer.Flow{Frontend: asked, Client: client, Now: eventloop.Now()})
 				if !errors.Is(gotErr, err) || gotErr != nil && err == nil {
 					report("pick: %s by %s: %v, want %v: %s", asked, c.name, gotErr, err, o)
 				}

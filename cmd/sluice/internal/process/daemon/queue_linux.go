@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // handOverLasts is how long the process that hands over may still answer the kernel without that being worth a word.
@@ -93,8 +94,8 @@ func (q *queues) tell(to *report.Flows) { q.server.Chose = to.Chose }
 
 // choose gives the balancer that picks endpoints, the events of conntrack, and what one Service and one client may
 // have.
-func (q *queues) choose(balancer *lb.Balancer, watch *flows.Watch, of shares.Shares) {
-	q.server.Balancer, q.server.Watch, q.server.Shares = balancer, watch, of
+func (q *queues) choose(b *balancer.Balancer, watch *flows.Watch, of shares.Shares) {
+	q.server.Balancer, q.server.Watch, q.server.Shares = b, watch, of
 }
 
 // reportTo has reports say of which Services the kernel chooses endpoints since they have no number.
@@ -241,7 +242,7 @@ func (e *queueEngine) report() {
 
 // recall has clients with affinity stay where the kernel has sent them since an earlier process ended.
 func (e *queueEngine) recall(ctx context.Context, services []*lb.Service) {
-	balancer := e.queues.server.Balancer
+	b := e.queues.server.Balancer
 	for _, s := range services {
 		if s.AffinityTimeout == 0 {
 			continue
@@ -252,7 +253,7 @@ func (e *queueEngine) recall(ctx context.Context, services []*lb.Service) {
 				zap.Error(err))
 			return
 		}
-		balancer.RememberClients(s.ID, clients)
+		b.Memory().RememberClients(s.ID, clients)
 	}
 }
 

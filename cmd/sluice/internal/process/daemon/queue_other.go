@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/shares"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // queues is nothing on this system, which has no data path queue.
@@ -24,7 +24,7 @@ func (*steering) queueEngine(context.Context, *agent.Family, *steeredFamily) {}
 
 func (*steering) warnMarks(context.Context) {}
 
-func (*queues) choose(*lb.Balancer, *flows.Watch, shares.Shares) {}
+func (*queues) choose(*balancer.Balancer, *flows.Watch, shares.Shares) {}
 
 func (*queues) tell(*report.Flows) {}
 

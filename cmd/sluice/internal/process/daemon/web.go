@@ -106,9 +106,9 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		Agent: d.agent.Status, Conntrack: sysctl.Usage, Descriptors: &d.data.budget,
 		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, LogDropped: d.LogDropped,
 		LostEvents: func() uint64 { return d.watch.Stats().Lost },
-		Families:   d.steering.served, Services: d.data.lb.Stats, Kernel: d.kernel.Counts,
-		Times: d.data.lb.Times,
-		Queue: d.steering.queues.stats, Outliers: d.data.lb.OutlierStats,
+		Families:   d.steering.served, Services: d.data.lb.Counters().All, Kernel: d.kernel.Counts,
+		Times: d.data.lb.Counters().Times,
+		Queue: d.steering.queues.stats, Outliers: d.data.lb.Health().Stats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
 		Conditions: d.wrong.Counts}
 	switch from := d.source.(type) {

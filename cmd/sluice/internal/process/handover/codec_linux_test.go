@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/tcp"
@@ -44,7 +45,7 @@ func of[T any](k kind, v T, pass func(*codec, *T)) sample {
 
 // samples are one of each record, with every field set.
 func samples() map[string]sample {
-	many := lb.Histogram{}.Buckets
+	many := balancer.Histogram{}.Buckets
 	many[0], many[7], many[len(many)-1] = 1, 1<<40, 2
 	conn, flow, assoc := (*codec).conn, (*codec).flow, (*codec).assoc
 	return map[string]sample{
@@ -62,25 +63,25 @@ func samples() map[string]sample {
 			Idle: time.Second, Leaving: time.Millisecond,
 			Trial: time.Minute, Header: []byte("PROXY"), PlainIn: true, PlainOut: true, Answered: true, Known: true,
 			Silent: true, Heard: 700, Awaits: -800, Followed: 2, Why: lb.ByAffinity}, flow),
-		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
-			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
-			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9, Limited: 10},
+		"memory": of(memoryMsg, balancer.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
+			Gone:     balancer.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
+			Refusals: balancer.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9, Limited: 10},
 			Ends:     &lb.Ends{lb.ClientData: 3, lb.ServerData: 1 << 40},
-			Backends: []lb.BackendStats{
-				{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17},
-					Pace: lb.Pace{Delay: 7, Measured: 1 << 20, Starts: true, Began: 900, Had: 1 << 40}},
-				{Addr: addr4, Pace: lb.Pace{Starts: true}},
-				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}, Health: lb.Health{Failures: [2]uint32{1, 2}, Ejected: true,
+			Backends: []balancer.BackendStats{
+				{Addr: addr4, Counts: balancer.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17},
+					Pace: balancer.Pace{Delay: 7, Measured: 1 << 20, Starts: true, Began: 900, Had: 1 << 40}},
+				{Addr: addr4, Pace: balancer.Pace{Starts: true}},
+				{Addr: addr6, Counts: balancer.Counts{Picks: 12, Failures: 13}, Health: balancer.BackendHealth{Failures: [2]uint32{1, 2}, Ejected: true,
 					Times: 3, Returned: 500, At: 1000, Until: 3000, Trial: 2500, Kind: 1, Reason: "refused", Failing: true, Why: "status 500"}}}},
 			(*codec).memory),
-		"times": of(timesMsg, times{sampleID, &lb.Times{lb.ConnectTime: {Sum: 7}, lb.Duration: {Sum: 1 << 50, Buckets: many}}},
+		"times": of(timesMsg, times{sampleID, &balancer.Times{balancer.ConnectTime: {Sum: 7}, balancer.Duration: {Sum: 1 << 50, Buckets: many}}},
 			(*codec).times),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			(*codec).affinity),
-		"conversations": of(conversationsMsg, conversations{sampleID, []lb.Conversation{
+		"conversations": of(conversationsMsg, conversations{sampleID, []balancer.Conversation{
 			{Key: 1 << 63, Backend: addr4, Port: 65535, Answered: true, Stream: true, Time: 1000}, {Key: 1, Backend: addr6, Time: -5}}},
 			(*codec).conversations),
-		"rates": of(ratesMsg, rates{sampleID, []lb.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
+		"rates": of(ratesMsg, rates{sampleID, []balancer.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
 			(*codec).rates),
 		"why": of(whysMsg, report.Chosen{Protocol: lb.TCP, Client: addr6, Asked: addr4, Why: lb.ByRoom, At: time.Unix(7, 8)},
 			(*codec).chosen),
@@ -279,7 +280,7 @@ func FuzzMessages(f *testing.F) {
 			for range min(len(m.payload)/8, maxFDs) {
 				m.fds = append(m.fds, math.MaxInt32)
 			}
-			if taker.message(m, new(lb.Balancer)) != nil {
+			if taker.message(m, new(balancer.Balancer)) != nil {
 				return
 			}
 		}

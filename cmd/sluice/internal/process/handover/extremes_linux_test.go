@@ -16,11 +16,11 @@ import (
 // instants are the fields of records that are times on the clock of a process.
 var instants = []string{"Kept.Born", "Kept.Answered", "Kept.Active", "Kept.ClientEnd", "Kept.BackendEnd", "Kept.Gone",
 	"Dialling.Queued", "Packets.Asking", "Frozen.Born", "Frozen.Heard", "Frozen.Awaits", "Client.LastUsed",
-	"Conversation.Time", "ClientRate.Rested", "Health.Returned", "Health.At",
-	"Health.Until", "Health.Trial", "Pace.Measured", "Pace.Began", "Drain.Deadline"}
+	"Conversation.Time", "ClientRate.Rested", "BackendHealth.Returned", "BackendHealth.At",
+	"BackendHealth.Until", "BackendHealth.Trial", "Pace.Measured", "Pace.Began", "Drain.Deadline"}
 
 // amounts are those of type int64 that are none.
-var amounts = []string{"Health.Times", "Pace.Delay", "Service.AffinityTimeout", "Service.Created",
+var amounts = []string{"BackendHealth.Times", "Pace.Delay", "Service.AffinityTimeout", "Service.Created",
 	"Policies."}
 
 // stays are those that do not cross, or not as numbers: descriptors, and what each process counts for itself.

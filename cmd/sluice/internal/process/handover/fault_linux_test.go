@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // relay stands between the two sides, and does something to one of their messages.
@@ -136,12 +137,12 @@ func TestHandover(t *testing.T) {
 	w := newWorld(t, 30, 10)
 	// A client from before the process started, on whose clock that is below zero.
 	early := lb.Client{Addr: netip.MustParseAddr("192.0.2.7"), Backend: w.backend, LastUsed: -int64(time.Minute)}
-	w.old.LB.RememberClients(webID, []lb.Client{early})
+	w.old.LB.Memory().RememberClients(webID, []lb.Client{early})
 	w.old.LB.ExceedsShare(webID, 5)
-	paused := lb.Conversation{Key: 7, Backend: w.answering, Port: 4000, Answered: true, Time: eventloop.Now()}
-	w.old.LB.RememberConversations(dnsID, []lb.Conversation{paused})
-	hasty := lb.ClientRate{Addr: early.Addr, Rested: eventloop.Now() + int64(testbed.Patience)}
-	w.old.LB.RememberClientRates(webID, []lb.ClientRate{hasty})
+	paused := balancer.Conversation{Key: 7, Backend: w.answering, Port: 4000, Answered: true, Time: eventloop.Now()}
+	w.old.LB.Memory().RememberConversations(dnsID, []balancer.Conversation{paused})
+	hasty := balancer.ClientRate{Addr: early.Addr, Rested: eventloop.Now() + int64(testbed.Patience)}
+	w.old.LB.Memory().RememberClientRates(webID, []balancer.ClientRate{hasty})
 	chain := []*State{w.old}
 	for n := range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
@@ -154,11 +155,11 @@ func TestHandover(t *testing.T) {
 		if last := w.old.Journal.Last(); last != uint64(n+1) {
 			t.Errorf("the journal has %d events, want one for each process", last)
 		}
-		if all := heir.LB.ServiceClients(webID); len(all) != 2 || all[0].Addr != early.Addr {
+		if all := heir.LB.Memory().ServiceClients(webID); len(all) != 2 || all[0].Addr != early.Addr {
 			t.Errorf("affinity is that of %+v, want that of %+v first", all, early)
 		}
 		known := 0
-		heir.LB.Conversations(math.MinInt64, func(id lb.ID, all []lb.Conversation) {
+		heir.LB.Memory().Conversations(math.MinInt64, func(id lb.ID, all []balancer.Conversation) {
 			if known += len(all); id != dnsID || all[0].Key != paused.Key || all[0].Backend != paused.Backend {
 				t.Errorf("conversations of %s are %+v", id, all)
 			}
@@ -167,13 +168,13 @@ func TestHandover(t *testing.T) {
 			t.Errorf("%d conversations crossed, want one", known)
 		}
 		used := 0
-		heir.LB.ClientRates(hasty.Rested-1, func(_ lb.ID, all []lb.ClientRate) { used += len(all) })
+		heir.LB.Memory().ClientRates(hasty.Rested-1, func(_ lb.ID, all []balancer.ClientRate) { used += len(all) })
 		if used != 1 {
 			t.Errorf("the rates of %d clients crossed, want that of one", used)
 		}
 		t.Logf("messages: %v", seen)
 	}
-	for _, s := range w.old.LB.Stats() {
+	for _, s := range w.old.LB.Counters().All() {
 		if want := map[lb.ID]uint64{webID: 5}[s.ID]; s.OverShare != want {
 			t.Errorf("%v has exceeded its share %d times, want %d", s.ID, s.OverShare, want)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/tcp"
 )
 
@@ -220,21 +221,21 @@ func (g *giver) sendClients(ctx context.Context) error {
 	var c codec
 	now, from := eventloop.Now(), g.since
 	g.since = now - int64(time.Second) // loops look at the clock at different moments
-	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) {
+	g.LB.Memory().Clients(from, func(id lb.ID, clients []lb.Client) {
 		c.record(func() { c.affinity(&affinity{id, clients}) })
 	})
 	if err := g.ch.send(ctx, clientsMsg, c.b); err != nil {
 		return err
 	}
 	c.b = c.b[:0]
-	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) {
+	g.LB.Memory().Conversations(from, func(id lb.ID, all []balancer.Conversation) {
 		c.record(func() { c.conversations(&conversations{id, all}) })
 	})
 	if err := g.ch.send(ctx, conversationsMsg, c.b); err != nil {
 		return err
 	}
 	c.b = c.b[:0]
-	g.LB.ClientRates(now, func(id lb.ID, all []lb.ClientRate) {
+	g.LB.Memory().ClientRates(now, func(id lb.ID, all []balancer.ClientRate) {
 		c.record(func() { c.rates(&rates{id, all}) })
 	})
 	return g.ch.send(ctx, ratesMsg, c.b)
@@ -244,7 +245,7 @@ func (g *giver) sendClients(ctx context.Context) error {
 func (g *giver) sendMemory(ctx context.Context) error {
 	var all codec
 	g.overShare = g.overShare[:0]
-	for _, m := range g.LB.Stats() {
+	for _, m := range g.LB.Counters().All() {
 		if m.OverShare > 0 {
 			g.overShare = append(g.overShare, overShare{m.ID, m.OverShare})
 		}
@@ -262,7 +263,7 @@ func (g *giver) sendMemory(ctx context.Context) error {
 // sendTimes sends the histograms of services.
 func (g *giver) sendTimes(ctx context.Context) error {
 	var all codec
-	g.LB.Times(func(id lb.ID, of *lb.Times) { all.record(func() { all.times(&times{id, of}) }) })
+	g.LB.Counters().Times(func(id lb.ID, of *balancer.Times) { all.record(func() { all.times(&times{id, of}) }) })
 	return g.ch.send(ctx, timesMsg, all.b)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -150,12 +151,12 @@ func (c *codec) affinity(a *affinity) {
 // conversations are what is remembered of the UDP clients of a service.
 type conversations struct {
 	id  lb.ID
-	all []lb.Conversation
+	all []balancer.Conversation
 }
 
 func (c *codec) conversations(of *conversations) {
 	c.id(&of.id)
-	records(c, &of.all, func(v *lb.Conversation) {
+	records(c, &of.all, func(v *balancer.Conversation) {
 		number(c, &v.Key)
 		c.addrPort(&v.Backend)
 		number(c, &v.Port)
@@ -167,12 +168,12 @@ func (c *codec) conversations(of *conversations) {
 // rates are what the clients of a service have used of theirs.
 type rates struct {
 	id  lb.ID
-	all []lb.ClientRate
+	all []balancer.ClientRate
 }
 
 func (c *codec) rates(of *rates) {
 	c.id(&of.id)
-	records(c, &of.all, func(v *lb.ClientRate) {
+	records(c, &of.all, func(v *balancer.ClientRate) {
 		c.addr(&v.Addr)
 		c.instant(&v.Rested)
 		if c.reading && !v.Addr.IsValid() {
@@ -181,24 +182,24 @@ func (c *codec) rates(of *rates) {
 	})
 }
 
-// memory passes what Balancer.Remember needs.
-func (c *codec) memory(m *lb.Stats) {
+// memory passes what Memory.Remember needs.
+func (c *codec) memory(m *balancer.Stats) {
 	c.id(&m.ID)
 	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Gone.Picks, &m.Gone.Failures,
 		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed, &m.Limited} {
 		number(c, v)
 	}
 	c.record(func() { c.ends(&m.Ends) })
-	records(c, &m.Backends, func(b *lb.BackendStats) {
+	records(c, &m.Backends, func(b *balancer.BackendStats) {
 		c.addrPort(&b.Addr)
 		for _, v := range [...]*uint64{&b.Picks, &b.Failures, &b.BytesIn, &b.BytesOut} {
 			number(c, v)
 		}
-		known := b.Health != lb.Health{}
+		known := b.Health != balancer.BackendHealth{}
 		if c.bools(&known); known {
 			c.record(func() { c.health(&b.Health) })
 		}
-		paced := b.Pace != lb.Pace{}
+		paced := b.Pace != balancer.Pace{}
 		if c.bools(&paced); paced {
 			c.record(func() { c.pace(&b.Pace) })
 		}
@@ -222,14 +223,14 @@ func (c *codec) ends(v **lb.Ends) {
 // times are the histograms of a service.
 type times struct {
 	id  lb.ID
-	all *lb.Times
+	all *balancer.Times
 }
 
 // times passes the buckets that are not empty, each with the distance from the one before.
 func (c *codec) times(of *times) {
 	c.id(&of.id)
 	if c.reading {
-		of.all = new(lb.Times)
+		of.all = new(balancer.Times)
 	}
 	for m := range of.all {
 		h := &of.all[m]
@@ -252,7 +253,7 @@ func (c *codec) times(of *times) {
 }
 
 // pace passes what algorithms remember of an endpoint.
-func (c *codec) pace(p *lb.Pace) {
+func (c *codec) pace(p *balancer.Pace) {
 	number(c, &p.Delay)
 	c.instant(&p.Measured)
 	c.bools(&p.Starts)
@@ -261,7 +262,7 @@ func (c *codec) pace(p *lb.Pace) {
 }
 
 // health passes what is known of an endpoint that has failed.
-func (c *codec) health(h *lb.Health) {
+func (c *codec) health(h *balancer.BackendHealth) {
 	c.bools(&h.Ejected, &h.Failing)
 	c.string(&h.Reason)
 	c.string(&h.Why)

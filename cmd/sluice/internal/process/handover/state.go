@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/journal"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/flows/report"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -17,7 +17,7 @@ import (
 type State struct {
 	Program string // version of the program
 	Loops   *eventloop.Group
-	LB      *lb.Balancer
+	LB      *balancer.Balancer
 	TCP     *tcp.Server
 	UDP     *udp.Server
 	SCTP    *sctp.Server

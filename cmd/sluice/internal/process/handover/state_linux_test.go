@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -36,17 +37,17 @@ func newState(t *testing.T, loops int) *State {
 	t.Helper()
 	group, err := eventloop.NewGroup(loops)
 	testbed.Check(t, err)
-	balancer := new(lb.Balancer)
+	b := new(balancer.Balancer)
 	e := &State{
-		Program: "test", Loops: group, LB: balancer, Journal: journal.New(zap.NewNop()),
+		Program: "test", Loops: group, LB: b, Journal: journal.New(zap.NewNop()),
 		Kernel: report.New(report.Config{}),
-		TCP: &tcp.Server{Config: tcp.Config{Loops: group, LB: balancer,
+		TCP: &tcp.Server{Config: tcp.Config{Loops: group, LB: b,
 			OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }}},
-		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},
-		SCTP:     &sctp.Server{Config: sctp.Config{Config: tcp.Config{Loops: group, LB: balancer}}},
+		UDP:      &udp.Server{Loops: group, LB: b, IdleTimeout: time.Minute},
+		SCTP:     &sctp.Server{Config: sctp.Config{Config: tcp.Config{Loops: group, LB: b}}},
 		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,
 	}
-	e.Agent = agent.New(agent.Config{LB: balancer, Now: eventloop.Now, Log: zap.NewNop(),
+	e.Agent = agent.New(agent.Config{LB: b, Now: eventloop.Now, Log: zap.NewNop(),
 		Servers: map[lb.Protocol]agent.Sockets{lb.TCP: agent.TCP(e.TCP), lb.UDP: e.UDP}})
 	return e
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/flows/report"
 	"github.com/sluice-lb/sluice/internal/socket"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -182,7 +182,7 @@ func roomFor(n int) error {
 }
 
 // message handles what comes between setup and commit. It owns the file descriptors.
-func (t *taker) message(m message, balancer *lb.Balancer) error {
+func (t *taker) message(m message, b *balancer.Balancer) error {
 	t.fds = append(t.fds, m.fds...)
 	switch m.kind {
 	case frozenMsg:
@@ -190,13 +190,13 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 	case countersMsg:
 		err := json.Unmarshal(m.payload, &t.counts)
 		for _, o := range t.counts.OverShare {
-			balancer.ExceedsShare(o.Service, o.Times)
+			b.ExceedsShare(o.Service, o.Times)
 		}
 		return err
 	}
 	c := codec{b: m.payload, fds: m.fds, reading: true}
 	for c.more() {
-		c.record(func() { t.record(&c, m.kind, balancer) })
+		c.record(func() { t.record(&c, m.kind, b) })
 	}
 	if c.err == nil && len(c.fds) > 0 {
 		return fmt.Errorf("message %d has %d file descriptors too many", m.kind, len(c.fds))
@@ -205,7 +205,7 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 }
 
 // record handles one record of a message.
-func (t *taker) record(c *codec, of kind, balancer *lb.Balancer) {
+func (t *taker) record(c *codec, of kind, b *balancer.Balancer) {
 	switch of {
 	case offersMsg:
 		var f tcp.Frozen
@@ -226,27 +226,27 @@ func (t *taker) record(c *codec, of kind, balancer *lb.Balancer) {
 	case clientsMsg:
 		var a affinity
 		if c.affinity(&a); c.err == nil {
-			balancer.RememberClients(a.id, a.clients)
+			b.Memory().RememberClients(a.id, a.clients)
 		}
 	case conversationsMsg:
 		var one conversations
 		if c.conversations(&one); c.err == nil {
-			balancer.RememberConversations(one.id, one.all)
+			b.Memory().RememberConversations(one.id, one.all)
 		}
 	case ratesMsg:
 		var one rates
 		if c.rates(&one); c.err == nil {
-			balancer.RememberClientRates(one.id, one.all)
+			b.Memory().RememberClientRates(one.id, one.all)
 		}
 	case memoryMsg:
-		var one lb.Stats
+		var one balancer.Stats
 		if c.memory(&one); c.err == nil {
-			balancer.Remember([]lb.Stats{one})
+			b.Memory().Remember([]balancer.Stats{one})
 		}
 	case timesMsg:
 		var one times
 		if c.times(&one); c.err == nil {
-			balancer.RememberTimes(one.id, one.all)
+			b.Memory().RememberTimes(one.id, one.all)
 		}
 	case whysMsg:
 		t.whys = append(t.whys, report.Chosen{})
@@ -285,10 +285,10 @@ func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Repor
 			r.Copied++
 		}
 	}
-	e.LB.Resuming()
+	e.LB.Queues().Resuming()
 	errs := []error{e.TCP.Adopt(t.conns, thawed), e.UDP.Adopt(t.setup.UDP, t.flows, thawed),
 		e.SCTP.Adopt(t.setup.SCTP, t.assocs, thawed)}
-	e.LB.Resumed()
+	e.LB.Queues().Resumed()
 	if t.since > 0 {
 		r.Frozen = pause()
 	}

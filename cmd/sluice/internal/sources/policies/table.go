@@ -310,7 +310,7 @@ func checkScheduler(name string) error {
 	if len(name) > longest {
 		return fmt.Errorf("it is longer than %d bytes: use one of %s", longest, strings.Join(schedulers, ", "))
 	}
-	_, err := lb.Algorithm(name)
+	_, err := lb.ParseScheduler(name)
 	if err == nil || ipvs.CheckScheduler(name) == nil {
 		return nil
 	}
@@ -321,14 +321,14 @@ var schedulers = []string{"rr", "wrr", "lc", "wlc", "p2c", "ewma", "random", "sh
 
 // lacksScheduler: what ipvs lacks, of which kernels have more or less, its engine reports.
 func lacksScheduler(p *lb.Policies, path string) (instead, reason string) {
-	used, err := lb.Algorithm(p.Scheduler)
+	used, err := lb.ParseScheduler(p.Scheduler)
 	switch path {
 	case "userspace", "queue":
 		if err != nil {
-			return used, err.Error()
+			return used.String(), err.Error()
 		}
 	case "nftables", "iptables":
-		if err != nil || used != "rr" && used != "random" {
+		if err != nil || used.Algorithm != lb.RoundRobin && used.Algorithm != lb.Random {
 			return map[string]string{"nftables": "rr", "iptables": "random"}[path],
 				fmt.Sprintf("data path %s has no other", path)
 		}
