@@ -28,9 +28,9 @@
 // needs sets. [IPTables.Verify] compares what the kernel holds with what
 // was written, and the next Sync repairs it.
 //
-// Netfilter takes datagrams between two ports for one flow. Sync deletes conntrack entries
-// of UDP flows to changed frontends if their first datagram, sent now, would take another
-// path, and no others.
+// Netfilter takes datagrams between two ports for one flow, which conntrack keeps on the path of
+// its first datagram. Sync leaves that as it is: the caller has flows.Stale delete the entries of
+// flows whose first datagram, sent now, would take another path.
 //
 // NFTables needs Linux 5.13 with nf_tables (nat, redirect, reject, ct, fib), nf_conntrack_netlink,
 // CAP_NET_ADMIN and CAP_NET_RAW. IPTables needs Linux with iptables 1.8 of either backend, xt_conntrack, xt_comment,

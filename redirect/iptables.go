@@ -106,9 +106,9 @@ type Leftover struct {
 // than Probe takes. What cannot be read is left out.
 func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.leftover(ctx) }
 
-// Sync folds an update into the entries that it keeps, makes the kernel do what these
-// say and nothing else, and deletes the conntrack entries of UDP flows that would
-// otherwise stay on a path that has changed. It costs what the update changes. The first
+// Sync folds an update into the entries that it keeps, and makes the kernel do what these
+// say and nothing else. It deletes no conntrack entries: the caller does, by flows.Stale,
+// so that flows of UDP leave a path that has changed. It costs what the update changes. The first
 // Sync, and each one after an error or after Verify returned false, an empty one
 // included, reads what is there and writes everything.
 //

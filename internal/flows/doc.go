@@ -16,11 +16,20 @@
 //   - report.Flows.endDrained: the endpoint was drained, and its deadline has come
 //
 // Netfilter looks at rules only for the first packet of a flow. After that conntrack's entry says where the packets go,
-// so that an entry outlives the rules, the socket or the endpoint that it leads to. A writer of rules says for each
-// frontend of UDP and SCTP what serves it (Place); Stale compares entries with that and deletes those that are wrong.
+// so that an entry outlives the rules, the socket or the endpoint that it leads to. When rules are written, the agent
+// (agent.Agent.reconcile) tells Stale for each changed frontend of UDP and SCTP what serves it (Place). Stale compares
+// entries with that and deletes those that are wrong.
 //
 // An answered flow of UDP stays where it is when its Service moves to another path and the endpoint stays: an answer
-// may be under way. TCP ends with its endpoint, but for connections to a Service that came after their first packet.
+// may be under way. TCP entries are left alone, except those of clients that sent a SYN before the Service existed.
+//
+// These places know protocols. Look at each for a new one:
+//
+//   - conntrack: entry.go (State), entries.go (Timeouts.Quiet), delete_linux.go (unreplied, deleteUnreplied)
+//   - entry.go: StateOf, IsRefused, EndOf
+//   - stale.go: Stale.Change (UDP and SCTP), Stale.Add (TCP and SCTP), family.note, family.reconcile
+//   - place.go: frontends.decide, frontend.stale of UDP, frontend.lost of SCTP
+//   - track: flowKey.isUDP, flowKey.isTCP, and where probeOne and learn ask for a protocol
 //
 // What an earlier process, which has crashed, sent to frontends that no Service has any more is left to conntrack's
 // timeouts, as with kube-proxy.

@@ -11,13 +11,13 @@ import (
 func StateOf(e *Entry) look.State {
 	switch e.Protocol {
 	case lb.UDP:
-		if !isAnswered(e) {
+		if !e.Answered() {
 			return look.Unreplied
 		}
 		return look.Established
 	case lb.SCTP:
 		switch {
-		case e.State == conntrack.SCTPClosed && isAnswered(e):
+		case e.State == conntrack.SCTPClosed && e.Answered():
 			return ""
 		case e.State < conntrack.SCTPEstablished:
 			return look.Dialling
@@ -42,10 +42,8 @@ func IsOver(e *Entry) bool { return StateOf(e) == "" }
 
 // IsRefused reports whether a reset was the answer to a connection's first packet.
 func IsRefused(e *Entry) bool {
-	return e.Protocol == lb.TCP && e.State == conntrack.TCPClose && !isAnswered(e)
+	return e.Protocol == lb.TCP && e.State == conntrack.TCPClose && !e.Answered()
 }
-
-func isAnswered(e *Entry) bool { return e.Status&conntrack.SeenReply != 0 }
 
 // EndOf returns how a connection or flow has ended, as far as the last state of its entry says. An entry that had time
 // left was deleted.
@@ -59,7 +57,7 @@ func EndOf(e *Entry) lb.End {
 		return lb.Normal
 	case e.Left > 0:
 		return lb.Killed
-	case !isAnswered(e) && e.Protocol != lb.UDP, e.Protocol == lb.SCTP && e.State == conntrack.SCTPCookieWait:
+	case !e.Answered() && e.Protocol != lb.UDP, e.Protocol == lb.SCTP && e.State == conntrack.SCTPCookieWait:
 		return lb.ServerTimeout
 	case e.Protocol == lb.UDP:
 		return lb.Normal

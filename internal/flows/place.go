@@ -22,31 +22,36 @@ const (
 	IPVS                // ipvs translates to endpoints, which conntrack does not show as a translation
 )
 
-// Place says where packets go that begin a flow to a frontend of UDP or SCTP. Flows that have begun stay where
-// they are if a new one would go there; an answered flow of UDP stays with what served the frontend before, too.
+// inKernel reports whether the kernel sends packets to endpoints, without a socket of ours.
+func (k Kind) inKernel() bool { return k == Kernel || k == IPVS }
+
+// Place says where packets go that begin a flow to a frontend of UDP or SCTP. A flow that has begun stays where it is
+// if a new one would go there. An answered flow of UDP also stays with what served the frontend before, if Port,
+// AtSocket or Endpoints name that.
 type Place struct {
 	Kind Kind
 
-	// Port is the proxy port: of new flows where Kind is Proxy; of those that go on in user space else. 0: none.
+	// Port is the proxy port: if Kind is Proxy that of new flows, else that of flows that go on in user space. 0: none.
 	Port uint16
 	// Bind is the address of this node that Port is at. Invalid or unspecified: any of them.
 	Bind netip.Addr
 
-	// Socket says that flows go on at the socket on the frontend's address, which new ones do not get to.
-	Socket bool
+	// AtSocket says that flows go on at the socket on the frontend's address, which new ones do not reach.
+	AtSocket bool
 
-	// Endpoints are those that flows may be at: of Kernel and IPVS, and where flows go on that began there.
+	// Endpoints are those that flows may be at: if Kind is Kernel or IPVS those of new flows, else those of flows that
+	// go on in the kernel.
 	Endpoints []netip.AddrPort
 
-	Sources []netip.Prefix // of clients that are let in; nil: all
-	Inside  bool           // only this node and its pods are
+	Sources    []netip.Prefix // of clients that are let in; nil: all
+	OnlyInside bool           // only clients on this node and its pods are let in
 }
 
-// keeps reports whether every flow that may be at a place may stay when it becomes another.
+// keeps reports whether every flow that may be at p may stay when the place of the frontend becomes next.
 func (p Place) keeps(next Place) bool {
-	return p.Kind == next.Kind && p.Port == next.Port && p.Bind == next.Bind && p.Inside == next.Inside &&
+	return p.Kind == next.Kind && p.Port == next.Port && p.Bind == next.Bind && p.OnlyInside == next.OnlyInside &&
 		(p.Sources == nil) == (next.Sources == nil) && slices.Equal(p.Sources, next.Sources) &&
-		(next.Socket || !p.Socket) && has(next.Endpoints, p.Endpoints)
+		(next.AtSocket || !p.AtSocket) && has(next.Endpoints, p.Endpoints)
 }
 
 // has reports whether a list has all of another.
@@ -61,10 +66,10 @@ func has(list, all []netip.AddrPort) bool {
 	return !slices.ContainsFunc(all, func(a netip.AddrPort) bool { return !in[a] })
 }
 
-// frontend is one whose entries are to be looked at.
+// frontend is one whose entries are checked.
 type frontend struct {
 	now Place
-	had []netip.AddrPort // the endpoints of before
+	had []netip.AddrPort // its earlier endpoints
 }
 
 // Node is what decides about clients and addresses of this node.
@@ -78,8 +83,8 @@ func (n *Node) isLocal(a netip.Addr) bool { return a.IsLoopback() || n.Local[a] 
 // frontends are those of a protocol and a family.
 type frontends map[netip.AddrPort]*frontend
 
-// of returns that of one end of a flow, nil if it is not to be looked at. An address that is a frontend itself is not
-// one of the node's for its port.
+// of returns the frontend at one end of a flow; nil: there is none, or its entries are not checked. An address of the
+// node that is a frontend itself, which known says, does not belong to the node port with its number.
 func (f frontends) of(end netip.AddrPort, known func(netip.AddrPort) bool, n *Node) *frontend {
 	if x := f[end]; x != nil || known(end) || !n.isLocal(end.Addr()) {
 		return x
@@ -89,41 +94,57 @@ func (f frontends) of(end netip.AddrPort, known func(netip.AddrPort) bool, n *No
 
 // stale reports whether an entry of UDP is to be deleted.
 func (x *frontend) stale(e *conntrack.Entry, n *Node) bool {
-	answered := e.Status&conntrack.SeenReply != 0
-	translated := e.Status&conntrack.DstTranslated != 0
-	own, at := e.Replies == e.Dst, e.Replies
 	now := &x.now
-	switch src := e.Src.Addr(); {
-	case now.Kind == Refused,
-		now.Sources != nil && !netfilter.Contains(now.Sources, src),
-		now.Inside && !n.isLocal(src) && !netfilter.Contains(n.Inside, src):
+	switch {
+	case now.Kind == Refused, !now.admits(e.Src.Addr(), n):
 		return true
-	case now.Kind == Nothing:
-		return !own && (n.isLocal(at.Addr()) || slices.Contains(x.had, at))
-	case own:
-		return now.Kind != Socket && !(now.Socket && answered) && !e.Dst.Addr().IsLoopback()
-	case slices.Contains(now.Endpoints, at):
-		return now.Kind != IPVS && !translated || now.Kind <= Socket && !answered
+	case now.Kind == Nothing: // deleted if a proxy or the kernel had it, and not if another program has it
+		return e.Replies != e.Dst && (n.isLocal(e.Replies.Addr()) || slices.Contains(x.had, e.Replies))
+	case e.Replies == e.Dst: // at the frontend's own address: a socket has it, or nothing served it before
+		hasIt := now.Kind == Socket || now.AtSocket && e.Answered()
+		return !hasIt && !e.Dst.Addr().IsLoopback()
+	case slices.Contains(now.Endpoints, e.Replies):
+		return now.mustLeave(e)
 	}
-	proxied := now.Port != 0 && at.Port() == now.Port && n.isLocal(at.Addr()) &&
-		(!now.Bind.IsValid() || now.Bind.IsUnspecified() || now.Bind == at.Addr())
-	return !proxied || now.Kind != Proxy && !answered
+	return !now.proxies(e, n) // at an endpoint that is gone, or at a port that is no proxy port
+}
+
+// admits reports whether a client is let in.
+func (p *Place) admits(client netip.Addr, n *Node) bool {
+	return (p.Sources == nil || netfilter.Contains(p.Sources, client)) &&
+		(!p.OnlyInside || n.isLocal(client) || netfilter.Contains(n.Inside, client))
+}
+
+// mustLeave reports whether an entry of UDP at one of the endpoints is to be deleted.
+func (p *Place) mustLeave(e *conntrack.Entry) bool {
+	if p.Kind != IPVS && !e.Translated() {
+		return true // ipvs had it
+	}
+	return !p.Kind.inKernel() && !e.Answered() // the kernel was asked before, and a proxy or a socket is now
+}
+
+// proxies reports whether an entry of UDP stays at the proxy port: all that new flows reach, else what was answered.
+func (p *Place) proxies(e *conntrack.Entry, n *Node) bool {
+	at := e.Replies
+	return p.Port != 0 && at.Port() == p.Port && n.isLocal(at.Addr()) &&
+		(!p.Bind.IsValid() || p.Bind.IsUnspecified() || p.Bind == at.Addr()) &&
+		(p.Kind == Proxy || e.Answered())
 }
 
 // lost reports whether the endpoint of an entry of SCTP has left its Service, or does not serve any more, while there
 // are others: without its entry the client reaches one of them when it begins anew. A Service that has gone, perhaps to
 // user space, keeps its associations.
 func (x *frontend) lost(e *conntrack.Entry, n *Node) bool {
-	if x.now.Kind < Kernel || len(x.now.Endpoints) == 0 || e.Replies == e.Dst ||
+	if !x.now.Kind.inKernel() || len(x.now.Endpoints) == 0 || e.Replies == e.Dst ||
 		slices.Contains(x.now.Endpoints, e.Replies) {
 		return false
 	}
 	return slices.Contains(x.had, e.Replies) || !n.isLocal(e.Replies.Addr())
 }
 
-// reversed reports whether an entry of UDP, which comes from a frontend, began with an answer of its socket that came
-// too late: the frontend's endpoints are asked by the rules of the kernel now.
-func (x *frontend) reversed() bool { return x.now.Kind >= Kernel && !x.now.Socket }
+// reversed reports whether an entry of UDP whose first packet came from the frontend is to be deleted: its socket has
+// answered too late, and the kernel sends the frontend's packets to endpoints now.
+func (x *frontend) reversed() bool { return x.now.Kind.inKernel() && !x.now.AtSocket }
 
 // decide returns what chooses the entries of a protocol.
 func (f frontends) decide(protocol lb.Protocol, known func(netip.AddrPort) bool, n *Node) func(*conntrack.Entry) bool {
@@ -142,7 +163,7 @@ func (f frontends) decide(protocol lb.Protocol, known func(netip.AddrPort) bool,
 	}
 }
 
-// reverses reports whether any entry may have begun with an answer.
+// reverses reports whether an entry that began with an answer may have to be deleted.
 func (f frontends) reverses() bool {
 	for _, x := range f {
 		if x.reversed() {

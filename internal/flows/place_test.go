@@ -38,7 +38,7 @@ func TestStale(t *testing.T) {
 	ipvs := Place{Kind: IPVS, Endpoints: []netip.AddrPort{pod}}
 	proxied := Place{Kind: Proxy, Port: proxy.Port()}
 	with := func(p Place, change func(*Place)) Place { change(&p); return p }
-	goesOn := with(kernel, func(p *Place) { p.Port, p.Socket = proxy.Port(), true })
+	goesOn := with(kernel, func(p *Place) { p.Port, p.AtSocket = proxy.Port(), true })
 	wentOn := with(proxied, func(p *Place) { p.Endpoints = []netip.AddrPort{pod} })
 	socket, refused := Place{Kind: Socket}, Place{Kind: Refused}
 	for _, test := range []struct {
@@ -81,11 +81,11 @@ func TestStale(t *testing.T) {
 		{"proxy: bound there", with(proxied, func(p *Place) { p.Bind = proxy.Addr() }), cluster, proxy, both, false},
 		{"proxy: bound anywhere", with(proxied, func(p *Place) { p.Bind = netip.IPv4Unspecified() }), cluster, proxy, both, false},
 		{"proxy: client not let in", with(proxied, func(p *Place) { p.Sources = node.Inside }), cluster, proxy, both, true},
-		{"proxy: only for inside", with(proxied, func(p *Place) { p.Inside = true }), cluster, proxy, both, true},
+		{"proxy: only for inside", with(proxied, func(p *Place) { p.OnlyInside = true }), cluster, proxy, both, true},
 		{"socket: has it", socket, nodePort, nodePort, replied, false},
 		{"socket: sent elsewhere", socket, nodePort, gone, both, true},
 		{"socket: by loopback", socket, loopback, loopback, replied, false},
-		{"socket: only for inside", with(socket, func(p *Place) { p.Inside = true }), nodePort, nodePort, 0, true},
+		{"socket: only for inside", with(socket, func(p *Place) { p.OnlyInside = true }), nodePort, nodePort, 0, true},
 		{"refused", refused, nodePort, nodePort, replied, true},
 		{"refused, by loopback", refused, loopback, loopback, 0, true},
 		{"gone: was never served", Place{}, cluster, cluster, replied, false},
@@ -119,7 +119,7 @@ func TestStaleNodePort(t *testing.T) {
 		socket bool
 		want   bool
 	}{{Kernel, false, true}, {IPVS, false, true}, {Kernel, true, false}, {Socket, false, false}, {Nothing, false, false}} {
-		f := frontends{anywhere: {now: Place{Kind: test.kind, Socket: test.socket}}}
+		f := frontends{anywhere: {now: Place{Kind: test.kind, AtSocket: test.socket}}}
 		choose := f.decide(lb.UDP, func(netip.AddrPort) bool { return false }, node)
 		if got := choose(entry(nodePort, client, client, 0)); got != test.want {
 			t.Errorf("%v: a late answer is deleted %v, want %v", test, got, test.want)
@@ -154,24 +154,29 @@ func TestStaleAssociations(t *testing.T) {
 	}
 }
 
-// TestChange: a frontend is looked at if a flow may have to leave it.
+// TestChange: the entries of a frontend are checked if a flow may have to leave it. One of TCP is passed over.
 func TestChange(t *testing.T) {
 	one, two := Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod}}, Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod, gone}}
 	limited := Place{Kind: Proxy, Port: 1, Sources: []netip.Prefix{}}
 	for _, test := range []struct {
 		was, now Place
-		all      bool
+		unknown  bool
 		want     bool
 	}{
 		{one, one, false, false}, {one, one, true, true}, {one, two, false, false}, {two, one, false, true},
 		{Place{}, one, false, true}, {Place{Kind: Proxy, Port: 1}, limited, false, true},
 		{Place{Kind: Proxy, Port: 1}, Place{Kind: Proxy, Port: 2}, false, true},
-		{Place{Kind: Kernel, Socket: true}, Place{Kind: Kernel}, false, true},
+		{Place{Kind: Kernel, AtSocket: true}, Place{Kind: Kernel}, false, true},
 	} {
 		var s Stale
-		s.Change(lb.Frontend{Protocol: lb.UDP, Addr: cluster}, test.was, test.now, test.all)
+		s.Change(lb.Frontend{Protocol: lb.UDP, Addr: cluster}, test.was, test.now, test.unknown)
 		if x := s.families[0].of[lb.UDP][cluster]; (x != nil) != test.want || test.want && x.now.Kind != test.now.Kind {
 			t.Errorf("%+v -> %+v: %+v", test.was, test.now, x)
 		}
+	}
+	var s Stale
+	s.Change(lb.Frontend{Protocol: lb.TCP, Addr: cluster}, one, Place{}, true)
+	if s.Reconcile(node, nil) || !s.families[0].until.IsZero() {
+		t.Error("a frontend of TCP is noted")
 	}
 }

@@ -48,9 +48,10 @@ func (s *Stale) family(ipv6 bool) *family {
 	return &s.families[0]
 }
 
-// Change notes that a frontend of UDP or SCTP has another place. all: it is not known what was there.
-func (s *Stale) Change(f lb.Frontend, was, now Place, all bool) {
-	if !all && was.keeps(now) {
+// Change notes that a frontend of UDP or SCTP has another place; it passes over other protocols. unknown: it is not
+// known what served the frontend before, so that was may lack some of it.
+func (s *Stale) Change(f lb.Frontend, was, now Place, unknown bool) {
+	if f.Protocol != lb.UDP && f.Protocol != lb.SCTP || !unknown && was.keeps(now) {
 		return
 	}
 	x := s.family(f.Addr.Addr().Is6())
@@ -67,8 +68,8 @@ func (s *Stale) Change(f lb.Frontend, was, now Place, all bool) {
 	}
 }
 
-// Add notes that frontends of TCP and SCTP are served and were not. A client that has asked before has an entry that
-// leads nowhere, for as long as it goes on asking.
+// Add notes that frontends of TCP and SCTP are served now, and were not before. A client that has asked before has an
+// entry that leads nowhere, for as long as it goes on asking.
 func (s *Stale) Add(list []lb.Frontend) {
 	for _, f := range list {
 		x := s.family(f.Addr.Addr().Is6())
@@ -77,7 +78,7 @@ func (s *Stale) Add(list []lb.Frontend) {
 	}
 }
 
-// note has a family be looked at.
+// note makes Reconcile look through a family.
 func (x *family) note() {
 	if x.until.IsZero() {
 		x.of = map[lb.Protocol]frontends{lb.UDP: {}, lb.SCTP: {}}
@@ -139,7 +140,7 @@ func (s *Stale) Deleted(ipv6 bool) uint64 { return s.family(ipv6).n.Load() }
 // this node, and those of ipvs.
 func DeleteUntranslated(ipv6 bool, frontends iter.Seq[netip.AddrPort], is func(netip.AddrPort) bool) error {
 	_, err := conntrack.DeleteFlows(lb.UDP, ipv6, frontends, true, func(e *conntrack.Entry) bool {
-		return is(e.Src) || is(e.Dst) && e.Status&conntrack.DstTranslated == 0
+		return is(e.Src) || is(e.Dst) && !e.Translated()
 	})
 	return err
 }

@@ -142,6 +142,14 @@ func (w *Watch) statsLocked() EventStats {
 	return all
 }
 
+// Notify gives a channel with room for one a value, unless it has one.
+func Notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // Reader reads the table of connections: a conntrack.Conn, or a script's.
 type Reader interface {
 	Entries(ipv6 bool, begin func(), visit func(*Entry)) error

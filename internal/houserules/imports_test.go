@@ -83,9 +83,9 @@ func wing(name string, below ...string) layer {
 }
 
 // testedWith returns a layer whose tests may name a folder besides.
-func (l layer) testedWith(dir string) layer {
-	l.tests = append(l.tests, dir)
-	return l
+func (m layer) testedWith(dir string) layer {
+	m.tests = append(m.tests, dir)
+	return m
 }
 
 // layers is the table of import directions.
@@ -131,7 +131,8 @@ var layers = []layer{
 	{
 		dir: "internal/flows", ours: []string{"lb", "internal/look", "internal/shares", "internal/netfilter", talks}, never: outside,
 		theirs: []string{"go.uber.org/zap"},
-		why:    "what the kernel forwards is one room: one subscription, one reader, and all who delete entries",
+		why: "what the kernel forwards is one room: one subscription to events, one function that reads the table, " +
+			"and all who delete entries",
 	},
 	{
 		dir: "redirect", ours: []string{"lb", "internal/netfilter", "internal/flows"}, theirs: kernel, never: outside,

@@ -1,14 +1,17 @@
 // Package testbed is the lab of tests and measurements: hosts made of Linux network namespaces, programs in them, and
-// what tests ask and wait for. A test makes a node with two pods, their servers, and a client that asks one of them:
+// what tests ask and wait for. A test makes a node with two pods and Sluice, and a client asks a Service by UDP:
 //
-//	tb := testbed.NewT(t, testbed.Config{Pods: 2})
-//	for _, pod := range tb.Pods {
-//		testbed.Keep(t)(pod.WhoTCP(":8080"))
+//	l := lab.New(t, testbed.Config{Pods: 2}) // of cmd/sluice/internal/e2e/lab
+//	for _, pod := range l.Pods {
+//		testbed.Keep(t)(pod.WhoUDP(pod.At(false, 5353).String()))
 //	}
-//	got := tb.Client.Ask("tcp", tb.Pods[1].At(false, 8080).String(), testbed.Patience) // "pod-1"
+//	l.Publish("dns", "10.96.0.53:53", "UDP", "", 5353, l.Pods...)
+//	l.Start()
+//	got := l.Client.Ask("udp", "10.96.0.53:53", testbed.Patience) // "pod-0" or "pod-1"
 //
-// The labs of other packages take the same [Config] and put what they test on tb.Node. [NewHostsT] makes hosts without
-// links, which [Cable] joins, and [New] this cluster:
+// Two packages take a [Config] and put what they test on the node: kernelmodes/lab one engine alone, without a process
+// of Sluice, and cmd/sluice/internal/e2e/lab the whole program. [NewHostsT] makes hosts without links, which [Cable]
+// joins, and [New] this cluster:
 //
 //	client-0 192.0.2.100, ... ----+---- router 192.0.2.1, 2001:db8:1::1 (an Ethernet switch)
 //	node 192.0.2.10 and .11 ------+
@@ -26,7 +29,7 @@
 //
 //	the test's goroutine on a host       Host.Enter, Host.Do; the whole process: Config.Here, HereT
 //	an address of a family               Host.Addr, Host.At, VIP, PodNet
-//	a server                             Host.WhoTCP, EchoTCP, Peer, Answer; Keep
+//	a server                             Host.WhoTCP, WhoUDP, EchoTCP, EchoUDP, Peer, Answer; Keep
 //	a client, from an address or port    Host.Ask, AskFrom; Dial and Talker for a connection
 //	clients that ask during a change     Repeat
 //	a program on a host                  Host.Run, Command, Self; Run and Feed where the test is

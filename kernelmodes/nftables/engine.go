@@ -74,9 +74,9 @@ func (e *Engine) Unnumbered() map[lb.Name]int { return e.without() }
 // systems than Linux.
 func (e *Engine) Probe(ctx context.Context) error { return e.probe(ctx) }
 
-// Sync makes the kernel forward the Services of the engine's family as d says from now on,
-// and deletes the conntrack entries of UDP and SCTP that would stay with a backend they must
-// leave. The first Sync, and each one after an error or after Verify returned false, with an
+// Sync makes the kernel forward the Services of the engine's family as d says. It deletes no
+// conntrack entries: the caller does, by flows.Stale, so that flows of UDP and SCTP leave a
+// backend that they must leave. The first Sync, and each one after an error or after Verify returned false, with an
 // empty d too, replaces the whole table; for no Services it removes what an earlier process has
 // left. The Services are kept, and must not be written to.
 //

@@ -157,7 +157,7 @@ func TestFewEvents(t *testing.T) {
 
 			s.Policies = &lb.Policies{Scheduler: "lc"}
 			n.Sync(s)
-			n.Read()
+			n.RequestReading()
 			n.awaits(&s, 2, 2, 2)
 			more := n.open(&s, 3)
 			n.awaits(&s, 3, 3, 3)
@@ -165,7 +165,7 @@ func TestFewEvents(t *testing.T) {
 				testbed.Check(t, c.Close())
 			}
 			n.awaits(&s, 2, 2, 2) // of the first ones it is not heard
-			n.Read()
+			n.RequestReading()
 			n.awaits(&s, 0, 0, 0)
 		})
 	}

@@ -201,7 +201,7 @@ func TestChurn(t *testing.T) {
 					_ = c.(*net.TCPConn).SetLinger(0)
 				}
 				_ = c.Close()
-				n.Read() // as often as may be: what it finds may end meanwhile
+				n.RequestReading() // as often as may be: what it finds may end meanwhile
 			}
 		})
 	}
@@ -270,7 +270,7 @@ func TestUnheardEnds(t *testing.T) {
 	}
 	last := all[8:]
 	testbed.Eventually(t, "the table is read", func() bool {
-		n.Read() // it is passed over that a flow has no entry if it is young
+		n.RequestReading() // it is passed over that a flow has no entry if it is young
 		return n.Stats().Flows.Known == 1
 	})
 	n.awaits(&s, uint64(len(n.at(last, &s, 0))), uint64(len(n.at(last, &s, 1))), uint64(len(n.at(last, &s, 2))))

@@ -167,7 +167,7 @@ func TestRates(t *testing.T) {
 	one := func(rate int, answered bool) {
 		t.Helper()
 		n.Node.Run(t, "conntrack", "-F")
-		n.Read() // packets that were dropped have no entry that ends
+		n.RequestReading() // packets that were dropped have no entry that ends
 		testbed.Eventually(t, "flows have ended", func() bool { return n.Stats().Flows.Known == 0 })
 		before := n.Stats()
 		clear(verdicts[:])

@@ -63,7 +63,7 @@ func (s *Server) Start() (err error) {
 	if s.queues, err = nfqueue.Open(s.Ask.First, s.Ask.Count, s.decide, s.took); err != nil {
 		return errors.Join(err, s.Tracker.Close())
 	}
-	s.Read()
+	s.RequestReading()
 	return nil
 }
 

@@ -89,10 +89,7 @@ func (f *Flows) Changed() {
 	f.mu.Lock()
 	f.applying = false
 	f.mu.Unlock()
-	select {
-	case f.changed <- struct{}{}:
-	default:
-	}
+	flows.Notify(f.changed)
 }
 
 // Run logs and counts what ends, and ends what has been drained for long enough, until ctx does.

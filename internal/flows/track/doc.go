@@ -6,17 +6,18 @@
 //	                                                   └─────────── readLoop: the whole table, after a loss
 //
 // flow_linux.go has the states of a flow, its transitions and what is always true. A flow is in flight at its endpoint
-// until both ends have closed, it is reset, or its entry goes. Without a policy that counts
-// (lb.Policies.CountsInFlight) a UDP flow is not followed, and a TCP connection is until it is answered.
+// until its connection ends (both ends have closed, or one has reset it), or its entry does. A TCP connection is
+// followed until it is answered, and longer if a policy counts what is in flight (lb.Policies.CountsInFlight). A UDP
+// flow is followed if such a policy, logs or udp-responses need it (flow.isFollowed).
 //
-// An endpoint fails that resets the first packet of a connection, or does not answer it within 250 ms. In the second
-// case the entry is deleted if there is another endpoint, so that the client's next SYN is asked about. Whose reset it
-// was, the kernel says only if it counts packets (net.netfilter.nf_conntrack_acct). Without counts each client is
-// believed once in an interval (package lb). So is a client that meets silence, unless the Service has answered it
-// within 10 s: a NetworkPolicy may drop its packets everywhere.
+// An endpoint fails if it resets the first packet of a connection, or does not answer it in time (flow.timeout). In the
+// second case the entry is deleted if there is another endpoint, so that the kernel asks about the client's next SYN.
+// The kernel says whose reset it was only if it counts packets (net.netfilter.nf_conntrack_acct). Without counts each
+// client is believed once in an interval (package lb). So is a client that meets silence, unless the Service has
+// answered it within 10 s: a NetworkPolicy may drop its packets everywhere.
 //
 // One Service, or one client, has a share of the flows that are known (package shares). Where the kernel has no events
-// ([Tracker.Cannot]) flows are not in flight, and least connections takes turns.
+// ([Tracker.Cannot]) no flow counts as in flight, and least connections takes turns.
 //
 // testdata has scripts: what conntrack says, and the flows after that.
 //

@@ -13,31 +13,30 @@ import (
 type source uint8
 
 const (
-	changed source = iota // by an event: it is there
-	gone                  // by an event: it is not there any more
-	read                  // by a reading of the table
-	found                 // it was looked for since its flow began, when what had the same ports before was gone
+	shown source = iota // an event or a reading of the table shows it
+	gone                // an event says that it is not there any more
+	found               // Find returned it after the flow began, so it is this flow's, not an older one's
 )
 
 // handle takes an event.
 func (t *Tracker) handle(e *conntrack.Event) {
-	from := changed
+	from := shown
 	switch e.Kind {
 	case conntrack.Lost:
-		notify(t.lost)
+		flows.Notify(t.lost)
 		return
 	case conntrack.Destroy:
 		from = gone
 	}
-	if r := t.reading.Load(); r != nil && (from == gone || flows.IsOver(&e.Entry)) {
-		r.ended(e.ID) // before its flow has gone, and would be found as another's
+	if r := t.current.Load(); r != nil && (from == gone || flows.IsOver(&e.Entry)) {
+		r.ended(e.ID) // before its flow leaves the table: the reading could take the entry for that of a new flow
 	}
 	t.learn(&e.Entry, from, 0)
 }
 
-// learn takes what conntrack says of an entry, in a reading of its table unless that is 0, and reports whether the flow
-// is known.
-func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
+// learn takes what conntrack says of an entry, and reports whether the flow is known. number is that of the reading of
+// the table which has it; 0: no reading has.
+func (t *Tracker) learn(e *flows.Entry, from source, number uint32) bool {
 	k := keyOf(e.Protocol, e.Src, e.Dst)
 	p := t.part(&k)
 	p.mu.Lock()
@@ -46,21 +45,21 @@ func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
 		p.mu.Unlock()
 		return known
 	}
-	replied, ended := e.Status&conntrack.SeenReply != 0, from == gone || flows.IsOver(e)
+	replied, ended := e.Answered(), from == gone || flows.IsOver(e)
 	if ended && from != found && !one.endsBy(e, &k) {
 		one.endsOther(e)
 		p.flows[k] = one
 		p.mu.Unlock()
 		return true
 	}
-	before, enough := one, replied && one.endsWithAnswer(&k)
-	if ended || enough {
+	before, forgotten := one, replied && one.endsWithAnswer(&k)
+	if ended || forgotten {
 		t.removeLocked(p, &k, &one)
 	} else {
 		if replied {
 			one.answer(e.ID)
 		}
-		one.seen = cmp.Or(reading, one.seen)
+		one.seen = cmp.Or(number, one.seen)
 		p.flows[k] = one
 	}
 	p.mu.Unlock()
@@ -71,9 +70,9 @@ func (t *Tracker) learn(e *flows.Entry, from source, reading uint32) bool {
 	case ended:
 		t.end(&k, &before, e)
 		if k.protocol == lb.SCTP && from != gone { // else the next INIT from its port would go to this endpoint
-			_, _ = t.entries.Delete(e)
+			_, _ = t.finder.Delete(e)
 		}
-	case enough:
+	case forgotten:
 		before.end()
 	}
 	return true
@@ -97,7 +96,7 @@ func (t *Tracker) end(k *flowKey, one *flow, e *flows.Entry) {
 	switch {
 	case flows.IsRefused(e):
 		t.refuse(k, one, e)
-	case k.isUDP() && e.Status&conntrack.SeenReply == 0 && one.choice.ExpectsAnswers():
+	case k.isUDP() && !e.Answered() && one.choice.ExpectsAnswers():
 		t.silent.Add(1)
 		one.choice.NotAnswered(syscall.ETIMEDOUT, addrOf(k.client), t.Now())
 	}

@@ -6,25 +6,26 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/flows"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// state is what a flow waits for. The transitions are methods of flow:
+// state is what a flow waits for. TestScripts allows these changes and no others:
 //
-//	asked -> answered              the endpoint has answered
-//	asked <-> missing              conntrack has no entry, or has one again
-//	asked, missing -> retrying     the endpoint was silent, and there is another
-//	asked, missing -> patient      the endpoint was silent, and there is no other
-//	patient -> answered
-//	retrying -> asked              the client has sent again, and got another endpoint
+//	new -> asked                          by its first packet (Choose), or by an entry without an answer (adopt)
+//	new -> answered                       by an entry with an answer (adopt)
+//	asked -> missing                      conntrack had no entry when the flow was probed (miss)
+//	asked, missing -> retrying            the endpoint was silent, and there is another (retry)
+//	asked, missing -> patient             the endpoint was silent, and there is no other (wait)
+//	asked, missing, patient -> answered   the endpoint has answered (answer)
+//	retrying -> asked                     the client has sent again, and got another endpoint (Choose)
+//	any other -> asked                    another flow begins with the same addresses and ports (Choose)
 //
-// A flow that ends leaves the table.
+// A flow that ends leaves the table, in any state.
 type state uint8
 
 const (
 	asked    state = iota // its endpoint was chosen
-	missing               // asked, and conntrack had no entry at the last probe
+	missing               // asked, and conntrack had no entry at a probe
 	patient               // asked; it may take as long as it takes
 	retrying              // its next packet gets another endpoint
 	answered              // its endpoint has answered
@@ -41,16 +42,16 @@ func (s state) String() string { return states[s] }
 //   - choice is valid unless the state is retrying
 //   - id is 0 unless the state is answered
 //   - failed is not nil if the state is retrying
-//   - replaced is of UDP only, which is asked or answered
+//   - replaced is false unless the flow is one of UDP, and asked or answered
 type flow struct {
 	choice   lb.Choice
 	failed   *failed // nil: no endpoint has failed
 	since    int64   // when it got its endpoint, or lost it
 	id       uint32  // of conntrack's entry
-	seen     uint32  // the last reading of conntrack's table that had it
+	seen     uint32  // the number of the last reading of conntrack's table that had it
 	state    state
 	why      lb.Why // why it has its endpoint
-	replaced bool   // an older UDP flow had the same addresses, and its end event was lost
+	replaced bool   // the end of an older flow with the same addresses and endpoint is still to come
 }
 
 // failed is what a flow has behind it.
@@ -87,17 +88,14 @@ func (one *flow) begin(choice lb.Choice, now int64) {
 // answer notes conntrack's entry, which has a reply.
 func (one *flow) answer(id uint32) { one.state, one.id = answered, id }
 
-// probed notes whether conntrack had an entry when the flow was probed. A flow that was answered meanwhile stays so.
-func (one *flow) probed(there bool) {
-	switch {
-	case one.state == asked && !there:
+// miss notes that conntrack had no entry when the flow was probed. A flow that was answered meanwhile stays so.
+func (one *flow) miss() {
+	if one.state == asked {
 		one.state = missing
-	case one.state == missing && there:
-		one.state = asked
 	}
 }
 
-// retry gives the next packet another endpoint, from now on.
+// retry gives the next packet another endpoint.
 func (one *flow) retry(now int64) {
 	if one.failed == nil {
 		one.failed = new(failed)
@@ -129,10 +127,11 @@ func (one *flow) isFollowed() bool {
 }
 
 // endsWithAnswer reports whether a connection is followed until it is answered: where it does not matter what is in
-// flight, the kernel does not say when it ends (nftables.Ask.Events).
+// flight, there is no event at the end of the connection, only later at that of its entry (nftables.Ask.Events).
 func (one *flow) endsWithAnswer(k *flowKey) bool { return k.isTCP() && !one.choice.CountsInFlight() }
 
-// endsBy reports whether the end of an entry is that of a flow, and not of one before that had the same ports.
+// endsBy reports whether an entry that has ended, or whose connection has, is that of the flow, and not of an older one
+// that had the same ports.
 func (one *flow) endsBy(e *flows.Entry, k *flowKey) bool {
 	switch {
 	case e.Replies != one.choice.Backend():
@@ -142,17 +141,18 @@ func (one *flow) endsBy(e *flows.Entry, k *flowKey) bool {
 	case k.isUDP():
 		return !one.replaced
 	}
-	return e.Status&conntrack.SeenReply == 0 // else its answer would have been seen
+	return !e.Answered() // else its answer would have been seen
 }
 
-// endsOther notes the end of an entry that is not that of the flow.
+// endsOther notes the end of the entry of an older flow.
 func (one *flow) endsOther(e *flows.Entry) {
 	if e.Replies == one.choice.Backend() {
 		one.replaced = false
 	}
 }
 
-// timeout returns how long the endpoint may take to answer.
+// timeout returns how long the endpoint may take to answer: firstProbe, or the connect-timeout of its Service if that
+// is longer; and twice as long after each endpoint that has failed, up to a minute.
 func (one *flow) timeout() int64 {
 	n := 0
 	if one.failed != nil {

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// firstProbe is how long an endpoint may take to answer, as in user space, and probeEvery how often flows are
-	// probed.
+	// firstProbe is how long an endpoint may take to answer at least, as in user space (flow.timeout), and probeEvery
+	// how often flows are probed.
 	firstProbe = int64(250 * time.Millisecond)
 	probeEvery = 50 * time.Millisecond
 
-	// probesAtOnce is how many flows are probed in one go.
+	// probesAtOnce is how many flows conntrack is asked about in one go.
 	probesAtOnce = 1024
 
 	// attempts is how many endpoints get the packets of a flow, one after the other, while none answers, unless its
@@ -30,7 +30,7 @@ const (
 // probeLoop asks conntrack about flows whose endpoints have not answered in time.
 func (t *Tracker) probeLoop() {
 	for first := 0; ; {
-		if t.young.Load() == 0 {
+		if t.pending.Load() == 0 {
 			select {
 			case <-t.stop:
 				return
@@ -49,27 +49,29 @@ func (t *Tracker) probeLoop() {
 	}
 }
 
-// probePart probes flows of a part whose time has come, some at the most, and returns how many.
+// probePart probes flows of a part whose time has come, some at the most, and returns how many. Probes of flows that
+// need none any more do not count, so that they make room.
 func (t *Tracker) probePart(p *flowPart, most int) (n int) {
-	for ; n < most; n++ {
+	for n < most {
 		p.mu.Lock()
-		due := p.young.due(t.Now())
+		due := p.probes.due(t.Now())
 		if due == nil {
 			p.mu.Unlock()
 			break
 		}
-		t.young.Add(-1)
+		t.pending.Add(-1)
 		g := *due // another takes its place when the part is unlocked
 		one, known := p.flows[g.flowKey]
 		p.mu.Unlock()
 		if known && one.since == g.since && one.isProbed() {
 			t.probeOne(&g, &one)
+			n++
 		}
 	}
 	return n
 }
 
-// probeOne asks conntrack about a flow whose endpoint has not answered as far as is known.
+// probeOne asks conntrack about a flow if its endpoint should have answered by now, and no event says that it has.
 func (t *Tracker) probeOne(g *probe, one *flow) {
 	now, k := t.Now(), &g.flowKey
 	if one.state == retrying {
@@ -85,13 +87,15 @@ func (t *Tracker) probeOne(g *probe, one *flow) {
 		return
 	}
 	client, asked := k.ends()
-	e, there, err := t.entries.Find(k.protocol, client, asked)
+	e, there, err := t.finder.Find(k.protocol, client, asked)
 	switch {
-	case err != nil, !there && one.state != missing: // the event that says why it has gone may not have been read
-		t.probeLater(g, func(one *flow) { one.probed(err != nil) })
+	case err != nil:
+		t.probeLater(g, func(*flow) {})
+	case !there && one.state != missing: // the event that says why it has gone may not have been read
+		t.probeLater(g, (*flow).miss)
 	case !there: // its packet was dropped on this node
 		t.giveUp(g)
-	case e.Status&conntrack.SeenReply != 0:
+	case e.Answered():
 		t.learn(&e, found, 0)
 	case k.protocol == lb.TCP && e.State != conntrack.TCPSynSent: // it began with no SYN
 		t.giveUp(g)
@@ -119,10 +123,9 @@ func (t *Tracker) giveUp(g *probe) {
 	ended.end()
 }
 
-// fail says that the endpoint of a flow has failed, which has not answered. Where there is another its entry is
-// deleted, so that what the client sends next is asked about again.
+// fail takes the silence of a flow's endpoint for its failure, unless the flow was answered or has ended meanwhile. If
+// there is another endpoint it deletes the entry, so that the kernel asks about the client's next packet.
 func (t *Tracker) fail(g *probe, was *flow, e *flows.Entry) {
-	t.silent.Add(1)
 	choice, others, failed := was.choice, t.hasOthers(g, was), false
 	next := lb.Choice{}
 	if !others {
@@ -130,7 +133,7 @@ func (t *Tracker) fail(g *probe, was *flow, e *flows.Entry) {
 	}
 	t.change(g, func(p *flowPart, one *flow) bool {
 		switch failed = one.state != answered; {
-		case !failed: // meanwhile
+		case !failed:
 		case others:
 			one.retry(t.Now())
 			t.probeLocked(p, &probe{g.flowKey, one.since, one.since + firstProbe})
@@ -139,13 +142,14 @@ func (t *Tracker) fail(g *probe, was *flow, e *flows.Entry) {
 		}
 		return true
 	})
-	if !failed { // or it has ended
+	if !failed {
 		next.Done(nil)
 		return
 	}
+	t.silent.Add(1)
 	t.blame(&g.flowKey, choice)
 	if others {
-		if _, err := t.entries.Delete(e); err == nil {
+		if _, err := t.finder.Delete(e); err == nil {
 			t.retried.Add(1)
 		}
 	}

@@ -17,11 +17,12 @@ const (
 	// reachedFor is how long a client is known to reach a Service.
 	reachedFor = int64(10 * time.Second)
 
-	// manyReached is how many clients are. One may take the place of another, which is believed less then.
+	// manyReached is how many pairs of a client and a Service are remembered. A new pair may take the place of another,
+	// whose client is then believed once in an interval only.
 	manyReached = 1 << 12
 )
 
-// reachable has clients of Services that were answered: 32 bits of a hash, and the second.
+// reachable has clients that their Services have answered: 32 bits of a hash of the pair, and the second.
 type reachable [manyReached]atomic.Uint64
 
 func (r *reachable) at(of lb.ID, client host) (place *atomic.Uint64, what uint64) {

@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/flows"
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 const (
-	// readEvery is how long the table is not read while nothing is lost, and readShare how many times as long as the
-	// last reading took it is not read anyhow.
+	// readEvery is how often the table is read while no event is lost. After a reading it is not read for readShare
+	// times as long as that has taken.
 	readEvery = time.Minute
 	readShare = 20
 
@@ -20,9 +19,10 @@ const (
 	youth = time.Second
 )
 
-// reading is one of conntrack's table. What it says of entries that have ended since it began is old.
+// reading is one of conntrack's table. What it says of an entry is old if the entry, or its connection, has ended since
+// the reading began.
 type reading struct {
-	turn uint32 // from 1
+	number uint32 // from 1
 
 	mu   sync.Mutex
 	gone map[uint32]struct{} // these entries
@@ -47,13 +47,13 @@ func (t *Tracker) readLoop() {
 		select {
 		case <-t.stop:
 			return
-		case <-t.read:
+		case <-t.wanted:
 		case <-t.lost:
 			if !t.pause(youth) { // until flows are old enough whose end was lost
 				return
 			}
 		case <-time.After(readEvery):
-			if t.known.Load() == 0 {
+			if t.count.Load() == 0 {
 				continue
 			}
 		}
@@ -68,47 +68,47 @@ func (t *Tracker) readLoop() {
 // readTable reads it: flows that it does not have have ended, and others may be ours.
 func (t *Tracker) readTable() {
 	begun := t.Now()
-	t.turn++
-	r := &reading{turn: t.turn, gone: make(map[uint32]struct{})}
-	t.reading.Store(r)
-	defer t.reading.Store(nil)
+	t.readings++
+	r := &reading{number: t.readings, gone: make(map[uint32]struct{})}
+	t.current.Store(r)
+	defer t.current.Store(nil)
 	for _, ipv6 := range []bool{false, true} {
-		if err := flows.Each(t.table, ipv6, nil, func(e *flows.Entry) { t.readEntry(e, r) }); err != nil {
+		if err := flows.Each(t.reader, ipv6, nil, func(e *flows.Entry) { t.readEntry(e, r) }); err != nil {
 			return // it is read again
 		}
 	}
 	old := begun - int64(youth)
-	t.endAll(func(one flow) bool { return one.state != retrying && one.seen != r.turn && one.since < old })
+	t.endAll(func(one flow) bool { return one.state != retrying && one.seen != r.number && one.since < old })
 }
 
 // readEntry takes an entry that was in the table a moment ago.
 func (t *Tracker) readEntry(e *flows.Entry, r *reading) {
-	if e.Status&conntrack.DstTranslated == 0 || r.isGone(e.ID) || t.learn(e, read, r.turn) || flows.IsOver(e) {
+	if !e.Translated() || r.isGone(e.ID) || t.learn(e, shown, r.number) || flows.IsOver(e) {
 		return
 	}
 	k := keyOf(e.Protocol, e.Src, e.Dst)
-	t.adopt(&k, e, r.turn)
+	t.adopt(&k, e, r.number)
 	if r.isGone(e.ID) { // meanwhile
-		if one, there := t.find(&k); there && one.seen == r.turn {
+		if one, there := t.find(&k); there && one.seen == r.number {
 			t.giveUp(&probe{flowKey: k, since: one.since})
 		}
 	}
 }
 
-// adopt follows a flow that another process, or the kernel, has chosen for.
-func (t *Tracker) adopt(k *flowKey, e *flows.Entry, turn uint32) {
+// adopt follows a flow whose endpoint another process, or the kernel, has chosen. number is that of the reading.
+func (t *Tracker) adopt(k *flowKey, e *flows.Entry, number uint32) {
 	asked := lb.Frontend{Protocol: e.Protocol, Addr: e.Dst}
 	service, _, ok := t.Balancer.Table().Lookup(asked)
 	if !ok || !t.services.has(service.ID) ||
 		!slices.ContainsFunc(service.Backends, func(b lb.Backend) bool { return b.Addr == e.Replies }) {
 		return
 	}
-	if e.Status&conntrack.SeenReply != 0 && k.isTCP() && !t.Balancer.CountsInFlight(asked) {
+	if e.Answered() && k.isTCP() && !t.Balancer.CountsInFlight(asked) {
 		return
 	}
-	one := flow{seen: turn}
+	one := flow{seen: number}
 	one.begin(t.Balancer.Resume(service.ID, e.Replies), t.Now())
-	if e.Status&conntrack.SeenReply != 0 {
+	if e.Answered() {
 		one.answer(e.ID)
 	}
 	if k.isUDP() && !one.isFollowed() {

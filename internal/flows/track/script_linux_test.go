@@ -23,8 +23,8 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // TestScripts runs testdata/*.txt (testbed.RunScript): what conntrack says, and the flows after that. A flow is named
 // by the port of its client, which is another for each thousand, and an endpoint is a, b, c ... Each command prints
-// what it has to say, the flows and what is in flight. What is always true of a flow is checked each time. The
-// commands:
+// what it has to say, the flows and what is in flight. After each step what is always true of a flow is checked,
+// and that its state may follow the one before. The commands:
 //
 //	service PROTOCOL ENDPOINT... [POLICY...]
 //	                        begin anew with this Service; policies: lc, answers, attempts=N, eject=N
@@ -59,6 +59,7 @@ type world struct {
 	now     int64
 	service lb.Service
 	table   map[uint32]flows.Entry
+	was     map[flowKey]state // at the last step
 	said    []string
 	during  []string // happens in the next reading
 }
@@ -69,8 +70,8 @@ func newWorld(t *testing.T, protocol lb.Protocol, policies lb.Policies, endpoint
 	w.Tracker = &Tracker{Balancer: new(lb.Balancer), Now: func() int64 { return w.now },
 		Shares: shares.Shares{Service: 80, Client: 90},
 		Number: func(at netip.AddrPort) uint32 { return uint32(at.Addr().As4()[3]) }}
-	w.wake, w.read, w.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	w.Tracker.table, w.entries = w, w
+	w.wake, w.wanted, w.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	w.reader, w.finder = w, w
 	w.service = lb.Service{ID: lb.ID{Name: "web", Protocol: protocol}, Policies: &policies,
 		Addresses: []lb.Address{{Addr: asks}}}
 	w.serve(endpoints)
@@ -105,6 +106,7 @@ func (w *world) run(command []string) string {
 	case "read":
 		w.during = command[1:]
 		w.readTable()
+		w.step(false)
 	default:
 		w.do(words)
 	}
@@ -133,7 +135,7 @@ func (w *world) begin(words []string) {
 	next := newWorld(w.t, of, policies, endpoints...)
 	next.line, next.Balancer.Outlier = w.line, outlier
 	*w = *next
-	w.Tracker.table, w.entries = w, w
+	w.reader, w.finder = w, w
 	w.Now = func() int64 { return w.now }
 }
 
@@ -147,6 +149,7 @@ func (w *world) number(s string) uint64 {
 
 // do runs a command that may also happen in a reading.
 func (w *world) do(words []string) {
+	defer func() { w.step(words[0] == "packet") }()
 	switch args := words[1:]; words[0] {
 	case "endpoints":
 		w.serve(args)
@@ -185,6 +188,7 @@ func (w *world) do(words []string) {
 			for i := range w.parts {
 				w.probePart(&w.parts[i], probesAtOnce)
 			}
+			w.step(false)
 		}
 	default:
 		w.t.Fatalf("line %d: unknown command %q", w.line, words[0])
@@ -239,7 +243,6 @@ func (w *world) flows() (lines []string) {
 	}
 	for _, port := range slices.Sorted(maps.Keys(all)) {
 		one := all[port]
-		w.holds(&one)
 		lines = append(lines, fmt.Sprintf("%d %s %s", port, one.state, nameOfEndpoint(one.backend())))
 	}
 	if int(w.Stats().Known) != len(all) {
@@ -268,12 +271,39 @@ func (w *world) flows() (lines []string) {
 	return lines
 }
 
+// follows has the states that a flow may have after another one, unless a first packet has come.
+var follows = map[state][]state{
+	asked:   {asked, missing, retrying, patient, answered},
+	missing: {missing, retrying, patient, answered},
+	patient: {patient, answered}, retrying: {retrying}, answered: {answered},
+}
+
+// step checks the flows after a step, which may have been a first packet.
+func (w *world) step(packet bool) {
+	now := make(map[flowKey]state)
+	for i := range w.parts {
+		for k, one := range w.parts[i].flows {
+			now[k] = one.state
+			w.holds(&one)
+			was, known := w.was[k]
+			if packet && one.state == asked || known && slices.Contains(follows[was], one.state) ||
+				!known && (one.state == asked || one.state == answered) {
+				continue
+			}
+			w.t.Errorf("line %d: flow of port %d is %s, and was in the table before: %t, %s", w.line, k.clientPort,
+				one.state, known, was)
+		}
+	}
+	w.was = now
+}
+
 // holds checks what is always true of a flow in the table.
 func (w *world) holds(f *flow) {
 	if f.choice.Valid() != (f.state != retrying) || f.id != 0 && f.state != answered ||
 		f.state == retrying && f.failed == nil || f.service() != w.service.ID ||
+		f.replaced && (w.service.Protocol != lb.UDP || f.state != asked && f.state != answered) ||
 		f.isProbed() != (f.state != patient && f.state != answered) {
-		w.t.Errorf("line %d: %s: %+v", w.line, f, f)
+		w.t.Errorf("line %d: %s: %+v", w.line, f, *f)
 	}
 }
 
@@ -289,6 +319,7 @@ func (w *world) Entries(ipv6 bool, _ func(), visit func(*flows.Entry)) error {
 	for _, id := range slices.Sorted(maps.Keys(was)) {
 		e := was[id]
 		visit(&e)
+		w.step(false)
 	}
 	return nil
 }

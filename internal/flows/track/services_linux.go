@@ -22,7 +22,7 @@ func (t *Tracker) Changed(d *lb.Delta, ipv6 bool) {
 	if len(d.Added) > 0 || slices.ContainsFunc(d.Changed, func(c lb.Change) bool {
 		return !c.Old.InForce(defaults).CountsInFlight() && c.New.InForce(defaults).CountsInFlight()
 	}) {
-		t.Read()
+		t.RequestReading()
 	}
 }
 

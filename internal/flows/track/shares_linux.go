@@ -17,27 +17,28 @@ type tally struct {
 // host is a client, whatever its ports.
 type host [16]byte
 
-// lack is what there is not enough of for one more.
-type lack uint8
+// rejection is why the table does not take a flow. (A flow is refused by its endpoint, with a reset.)
+type rejection uint8
 
 const (
-	enough   lack = iota
-	room          // for any
-	ofClient      // for this client, which has its share
-	ofService
+	none         rejection = iota
+	noRoom                 // for any flow
+	clientShare            // its client has its share
+	serviceShare           // its Service has its share
+	inTable                // it is there; this does not count
 )
 
-// lacks reports what there is not enough of, where some are free.
-func (t *tally) lacks(of *shares.Shares, service lb.Name, client host, free int64) lack {
+// reject returns why one more flow is not taken where some are free.
+func (t *tally) reject(of *shares.Shares, service lb.Name, client host, free int64) rejection {
 	switch {
 	case free <= 0:
-		return room
+		return noRoom
 	case !of.Client.Allows(t.clients[client], 1, free):
-		return ofClient
+		return clientShare
 	case !of.Service.Allows(t.services[service], 1, free):
-		return ofService
+		return serviceShare
 	}
-	return enough
+	return none
 }
 
 // add adds some to what a Service and a client have.
@@ -59,10 +60,13 @@ func count[K comparable](of map[K]int64, key K, n int64) {
 
 func nameOf(id lb.ID) lb.Name { return lb.Name{Namespace: id.Namespace, Name: id.Name} }
 
-// lacks counts what was lacking.
-type lacks [ofService + 1]atomic.Uint64
+// rejections counts them by their reason.
+type rejections [inTable]atomic.Uint64
 
-// Lacks count what was not taken in, since there was no room at all, or its client or its Service had its share.
-type Lacks struct{ Room, Client, Service uint64 }
+// Rejections count flows that the table did not take, since there was no room at all, or their client or their Service
+// had its share.
+type Rejections struct{ Room, Client, Service uint64 }
 
-func (c *lacks) load() Lacks { return Lacks{c[room].Load(), c[ofClient].Load(), c[ofService].Load()} }
+func (c *rejections) load() Rejections {
+	return Rejections{c[noRoom].Load(), c[clientShare].Load(), c[serviceShare].Load()}
+}

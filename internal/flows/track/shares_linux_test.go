@@ -9,6 +9,28 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// TestProbesFull: a flow whose probe has no room is not followed, so that each flow in the table that waits for its
+// endpoint has one. Probes of flows that have ended make room when they are due.
+func TestProbesFull(t *testing.T) {
+	w := newWorld(t, lb.TCP, lb.Policies{}, "a")
+	const many = 2 * manyFlows / flowParts
+	for range many + 1 { // flows with the same addresses, one after the other
+		if number, err := w.Choose(w.flow("1")); number == 0 {
+			t.Fatal(err)
+		}
+	}
+	if s := w.Stats(); s.Known != 0 || s.Rejected.Room != 1 {
+		t.Errorf("%+v; want no flow, and 1 without room", s)
+	}
+	w.do([]string{"pass", "300ms"})
+	if n := w.pending.Load(); n != 0 {
+		t.Errorf("%d probes are left", n)
+	}
+	if w.Choose(w.flow("1")); w.Stats().Known != 1 {
+		t.Errorf("%+v; want a flow", w.Stats())
+	}
+}
+
 // TestShare: neither a Service nor a client can have all flows that there is room for, and what has no room is not in
 // flight; it goes on.
 func TestShare(t *testing.T) {
@@ -51,11 +73,11 @@ func TestShare(t *testing.T) {
 		ask(&one, addr, 1<<14)
 	}
 	all := has(&one, 80, manyFlows)
-	if lacks := w.Stats().Lacks; lacks.Client < 1<<16-first || lacks.Service == 0 || lacks.Room > 0 {
-		t.Errorf("%+v", lacks)
+	if n := w.Stats().Rejected; n.Client < 1<<16-first || n.Service == 0 || n.Room > 0 {
+		t.Errorf("%+v", n)
 	}
-	if view, _ := w.Balancer.View(one.ID); view.Stats.OverShare != w.Stats().Lacks.Service {
-		t.Errorf("%d times over its share, want %+v", view.Stats.OverShare, w.Stats().Lacks)
+	if view, _ := w.Balancer.View(one.ID); view.Stats.OverShare != w.Stats().Rejected.Service {
+		t.Errorf("%d times over its share, want %+v", view.Stats.OverShare, w.Stats().Rejected)
 	}
 	addr = netip.MustParseAddr("2001:db8::1:0")
 	ask(&other, addr, 1<<14)

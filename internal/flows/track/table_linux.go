@@ -6,12 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 const (
-	// manyFlows is how many are known at the same time, in some 40 MB. Others are not in flight, as far as is known.
+	// manyFlows is how many are known at the same time, in some 40 MB. Others do not count as in flight.
 	manyFlows = 1 << 18
 
 	// flowParts are for goroutines not to wait for each other. Each has its own shares, since the flows of a Service
@@ -26,17 +27,17 @@ var flowSeed = maphash.MakeSeed()
 type flowTable struct {
 	parts [flowParts]flowPart
 
-	known atomic.Int64  // how many there are
-	young atomic.Int64  // how many probes are due at some time
-	full  lacks         // how many had no room
-	wake  chan struct{} // has a value when there is a first probe
+	count    atomic.Int64  // of flows
+	pending  atomic.Int64  // how many probes are scheduled
+	rejected rejections    // flows that it did not take
+	wake     chan struct{} // has a value when there is a first probe
 }
 
 type flowPart struct {
-	mu    sync.Mutex // guards the following
-	flows map[flowKey]flow
-	tally tally
-	young probes
+	mu     sync.Mutex // guards the following
+	flows  map[flowKey]flow
+	tally  tally
+	probes probes
 }
 
 // flowKey is what the first packet of a flow has.
@@ -48,6 +49,11 @@ type flowKey struct {
 
 func keyOf(protocol lb.Protocol, client, asked netip.AddrPort) flowKey {
 	return flowKey{client.Addr().As16(), asked.Addr().As16(), client.Port(), asked.Port(), protocol}
+}
+
+// keyOfFlow returns the key of a flow by what the Balancer is asked.
+func keyOfFlow(f *lb.Flow) flowKey {
+	return keyOf(f.Frontend.Protocol, netip.AddrPortFrom(f.Client, f.ClientPort), f.Frontend.Addr)
 }
 
 func (k *flowKey) ends() (client, asked netip.AddrPort) {
@@ -65,7 +71,7 @@ func (k *flowKey) host() (h host) {
 	return h
 }
 
-// isUDP reports whether an answer is not to be expected within a time.
+// isUDP reports whether the flow is one of UDP: whose endpoint may take any time to answer, or never do.
 func (k *flowKey) isUDP() bool { return k.protocol == lb.UDP }
 
 func (k *flowKey) isTCP() bool { return k.protocol == lb.TCP }
@@ -99,33 +105,37 @@ func (t *flowTable) take(k *flowKey) (one flow, ok bool) {
 func (t *flowTable) removeLocked(p *flowPart, k *flowKey, one *flow) {
 	delete(p.flows, *k)
 	p.tally.add(nameOf(one.service()), k.host(), -1)
-	t.known.Add(-1)
+	t.count.Add(-1)
 }
 
-// put adds a flow that is not in the table, and schedules a probe. Not enough: there is no room, or its Service or
-// client has its share. Nothing is done if the flow is there.
-func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (done bool, lack lack) {
+// put adds a flow and, except for UDP, schedules its probe. It returns why the table does not take the flow, or none. A
+// flow has no room either if its probe has none: a flow in the table that waits for its endpoint has one scheduled.
+func (t *flowTable) put(k *flowKey, one *flow, of *shares.Shares) (why rejection) {
 	p := t.part(k)
 	service, client := nameOf(one.service()), k.host()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, there := p.flows[*k]; there {
-		return false, enough
+		return inTable
 	}
-	if lack = p.tally.lacks(of, service, client, manyFlows/flowParts-int64(len(p.flows))); lack != enough {
-		t.full[lack].Add(1)
-		return false, lack
+	free := manyFlows/flowParts - int64(len(p.flows))
+	if !k.isUDP() && p.probes.full() {
+		free = 0
+	}
+	if why = p.tally.reject(of, service, client, free); why != none {
+		t.rejected[why].Add(1)
+		return why
 	}
 	if p.flows == nil {
 		p.flows = make(map[flowKey]flow)
 	}
 	p.tally.add(service, client, 1)
 	p.flows[*k] = *one
-	t.known.Add(1)
+	t.count.Add(1)
 	if !k.isUDP() {
 		t.probeLocked(p, &probe{*k, one.since, one.since + firstProbe})
 	}
-	return true, enough
+	return none
 }
 
 // change lets how change a flow if it is still the one of a probe, and removes it if how says so.
@@ -145,8 +155,9 @@ func (t *flowTable) change(g *probe, how func(p *flowPart, one *flow) (keep bool
 
 // probeLocked schedules a probe.
 func (t *flowTable) probeLocked(p *flowPart, g *probe) {
-	if p.young.push(g) && t.young.Add(1) == 1 {
-		notify(t.wake)
+	p.probes.push(g)
+	if t.pending.Add(1) == 1 {
+		flows.Notify(t.wake)
 	}
 }
 
@@ -162,17 +173,17 @@ type probe struct {
 	since, at int64
 }
 
-// push adds one. False: there is no room.
-func (l *probes) push(g *probe) bool {
+// full reports whether there is no room for the probe of another flow. There are more probes than flows, since those of
+// flows that have ended stay until they are due.
+func (l *probes) full() bool { return len(l.list)-l.from >= 2*manyFlows/flowParts }
+
+// push adds one.
+func (l *probes) push(g *probe) {
 	if l.from > 0 && len(l.list) == cap(l.list) {
 		l.list = l.list[:copy(l.list, l.list[l.from:])]
 		l.from = 0
 	}
-	if len(l.list)-l.from >= 2*manyFlows/flowParts {
-		return false
-	}
 	l.list = append(l.list, *g)
-	return true
 }
 
 // due returns the first if its time has come; nil: it has not.

@@ -34,24 +34,24 @@ type Tracker struct {
 	reachable reachable
 	cannot    error // why flows are not followed
 
-	events  *flows.Subscription
-	conns   []*conntrack.Conn
-	table   entries // to read it
-	entries entries // to find and delete single ones meanwhile
+	events *flows.Subscription
+	conns  []*conntrack.Conn
+	reader kernelTable // to read the whole table
+	finder kernelTable // to find and delete single entries meanwhile
 
-	read chan struct{} // has a value when the table is to be read
-	lost chan struct{} // has a value when events were
-	stop chan struct{} // nil: nothing runs
-	all  sync.WaitGroup
+	wanted chan struct{} // has a value when the table is to be read
+	lost   chan struct{} // has a value when events were lost
+	stop   chan struct{} // nil: nothing runs
+	all    sync.WaitGroup
 
-	turn    uint32                  // of the last reading
-	reading atomic.Pointer[reading] // nil: none is under way
+	readings uint32                  // how many have begun; of the goroutine that reads
+	current  atomic.Pointer[reading] // nil: none is under way
 
 	answered, refused, silent, retried atomic.Uint64
 }
 
-// entries are those of conntrack: a conntrack.Conn, or a script's.
-type entries interface {
+// kernelTable is conntrack's table: a conntrack.Conn, or a script's.
+type kernelTable interface {
 	flows.Reader
 	Find(protocol lb.Protocol, client, asked netip.AddrPort) (e flows.Entry, ok bool, err error)
 	Delete(e *flows.Entry) (ok bool, err error)
@@ -60,7 +60,7 @@ type entries interface {
 // Stats count what is known of flows that the kernel forwards.
 type Stats struct {
 	Known    int64 // now
-	Lacks    Lacks // had no room among these
+	Rejected Rejections
 	Answered uint64
 	Refused  uint64 // by a reset as the first answer, or left so by the client where packets are not counted
 	Silent   uint64 // endpoints that have not answered in time
@@ -73,8 +73,8 @@ var errNoEvents = errors.New("conntrack has no events (net.netfilter.nf_conntrac
 // Start begins to follow flows, in the network namespace of the calling thread. Cannot says whether it does. Rules that
 // ask are to be written afterwards: a kernel may have events of those flows only that began while anyone listened.
 func (t *Tracker) Start() {
-	if t.read == nil {
-		t.wake, t.read, t.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	if t.wanted == nil {
+		t.wake, t.wanted, t.lost = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	}
 	if t.cannot = t.listen(); t.cannot != nil {
 		t.closeSockets()
@@ -89,7 +89,7 @@ func (t *Tracker) listen() (err error) {
 	if on, err := netfilter.ReadNumber("/proc/sys/net/netfilter/nf_conntrack_events"); err == nil && on == 0 {
 		return errNoEvents
 	}
-	for _, to := range []*entries{&t.table, &t.entries} {
+	for _, to := range []*kernelTable{&t.reader, &t.finder} {
 		c, err := conntrack.Open()
 		if err != nil {
 			return err
@@ -117,7 +117,7 @@ func (t *Tracker) closeSockets() (err error) {
 	return err
 }
 
-// Close ends that, and ends all flows: the process that follows them next reads the table.
+// Close stops what Start has begun, and ends all flows: the process that follows them next reads the table.
 func (t *Tracker) Close() error {
 	if t.stop == nil {
 		return nil
@@ -134,16 +134,8 @@ func (t *Tracker) Close() error {
 // they are followed.
 func (t *Tracker) Cannot() error { return t.cannot }
 
-// Read asks for a reading of conntrack's table, which finds flows that began before. It does not wait.
-func (t *Tracker) Read() { notify(t.read) }
-
-// notify gives a channel with room for one a value, unless it has one.
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+// RequestReading asks for a reading of conntrack's table, which finds flows that began before. It does not wait.
+func (t *Tracker) RequestReading() { flows.Notify(t.wanted) }
 
 // pause waits for a time. False: the Tracker ends.
 func (t *Tracker) pause(d time.Duration) bool {
@@ -157,14 +149,14 @@ func (t *Tracker) pause(d time.Duration) bool {
 
 // Stats returns the counters. Any goroutine may call it.
 func (t *Tracker) Stats() Stats {
-	return Stats{Known: t.known.Load(), Lacks: t.full.load(), Answered: t.answered.Load(), Refused: t.refused.Load(),
-		Silent: t.silent.Load(), Retried: t.retried.Load()}
+	return Stats{Known: t.count.Load(), Rejected: t.rejected.load(), Answered: t.answered.Load(),
+		Refused: t.refused.Load(), Silent: t.silent.Load(), Retried: t.retried.Load()}
 }
 
 // Choose chooses the endpoint of a flow by its first packet and returns its number; 0: the kernel does not have it yet.
 // It allocates nothing.
 func (t *Tracker) Choose(f *lb.Flow) (number uint32, err error) {
-	k := keyOf(f.Frontend.Protocol, netip.AddrPortFrom(f.Client, f.ClientPort), f.Frontend.Addr)
+	k := keyOfFlow(f)
 	one, known := t.take(&k)
 	var before netip.AddrPort
 	if known && one.state != retrying { // its end was not reported yet, and its ports are used again
@@ -192,7 +184,7 @@ func (t *Tracker) Choose(f *lb.Flow) (number uint32, err error) {
 
 // At returns the endpoint of a flow, if it is followed.
 func (t *Tracker) At(f *lb.Flow) (endpoint netip.AddrPort, ok bool) {
-	k := keyOf(f.Frontend.Protocol, netip.AddrPortFrom(f.Client, f.ClientPort), f.Frontend.Addr)
+	k := keyOfFlow(f)
 	if one, known := t.find(&k); known {
 		return one.backend(), true
 	}
@@ -205,8 +197,8 @@ func (t *Tracker) keep(k *flowKey, one *flow) {
 	why, service := one.why, one.service() // a flow that ends has neither; lb.NotKnown: the kernel has chosen
 	if t.cannot != nil {
 		one.end()
-	} else if done, lack := t.put(k, one, &t.Shares); !done {
-		if lack == ofService {
+	} else if rejected := t.put(k, one, &t.Shares); rejected != none {
+		if rejected == serviceShare {
 			t.Balancer.ExceedsShare(service, 1)
 		}
 		one.end()

@@ -94,7 +94,8 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 }
 
 // lookup says which entries the kernel is to name: those of a protocol, all or those whose
-// first packet had a port, of the kind source or destination, without some bits of status.
+// first packet had a port, of the kind source or destination, without some bits of status. The
+// zero value names every entry.
 type lookup struct {
 	protocol uint8
 	kind     int // nl.CTA_PROTO_*_PORT; 0 means any port
@@ -114,6 +115,9 @@ const (
 )
 
 func (l lookup) attributes() []byte {
+	if l == (lookup{}) {
+		return nil
+	}
 	flags := uint32(filterProtocol)
 	proto := nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{l.protocol})
 	switch l.kind {
@@ -145,11 +149,12 @@ func (l lookup) delete(ipv6 bool, choose func(*Entry) bool) (uint64, error) {
 // list returns those entries that are chosen. Only they are held in memory: the kernel may
 // name many more, before 5.15 every connection of TCP.
 func (l lookup) list(ipv6 bool, choose func(*Entry) bool) (chosen [][]byte, err error) {
-	const get = nl.IPCTNL_MSG_CT_GET
+	e := new(Entry)
 	begin := func() { chosen = nil }
-	err = nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
-		func(m nfnl.Value) {
-			if e := parseEntry(m); netfilter.ProtocolNumber(e.Protocol) == l.protocol && choose(&e) {
+	err = nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6),
+		l.attributes(), begin, func(m nfnl.Value) {
+			*e = parseEntry(m)
+			if (l == (lookup{}) || netfilter.ProtocolNumber(e.Protocol) == l.protocol) && choose(e) {
 				chosen = append(chosen, slices.Clone(m.Bytes))
 			}
 		})
@@ -157,19 +162,7 @@ func (l lookup) list(ipv6 bool, choose func(*Entry) bool) (chosen [][]byte, err 
 }
 
 func deleteChosen(ipv6 bool, choose func(*Entry) bool) (uint64, error) {
-	var chosen [][]byte
-	e := new(Entry)
-	const get = nl.IPCTNL_MSG_CT_GET
-	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil,
-		func() { chosen = nil }, func(m nfnl.Value) {
-			if *e = parseEntry(m); choose(e) {
-				chosen = append(chosen, slices.Clone(m.Bytes))
-			}
-		})
-	if err != nil {
-		return 0, fmt.Errorf("list conntrack entries: %w", err)
-	}
-	n, err := deleteEntries(ipv6, chosen)
+	n, err := lookup{}.delete(ipv6, choose)
 	if err != nil {
 		err = fmt.Errorf("delete conntrack entries: %w", err)
 	}
@@ -192,7 +185,7 @@ func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
 
 // unreplied reports whether all that has been seen of a connection is its first packet.
 func (e *Entry) unreplied() bool {
-	if e.Status&(SeenReply|DstTranslated) != 0 {
+	if e.Answered() || e.Translated() {
 		return false
 	}
 	if e.Protocol == lb.SCTP { // after an INIT: newer kernels, older ones

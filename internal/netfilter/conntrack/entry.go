@@ -40,6 +40,12 @@ type Count struct{ Packets, Bytes uint64 }
 // Counted reports whether the kernel has counted: the first packet is there at once.
 func (e *Entry) Counted() bool { return e.In.Packets > 0 }
 
+// Answered reports whether both ends have sent packets.
+func (e *Entry) Answered() bool { return e.Status&SeenReply != 0 }
+
+// Translated reports whether netfilter has translated the destination. A translation by ipvs does not show.
+func (e *Entry) Translated() bool { return e.Status&DstTranslated != 0 }
+
 // Status has bits of an entry (IPS_* of linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 

@@ -136,8 +136,9 @@ type Agent struct {
 	offload     [2]bool        // by family: this process ends (Offload)
 	looks       looks          // because of Suspect
 	drains      drains
-	stale       bool           // entries of conntrack are to be looked for again
 	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
+
+	reconcileAgain bool // stale conntrack entries could not be deleted, and are to be looked for again
 }
 
 // New returns an agent that has applied nothing.
@@ -296,7 +297,7 @@ func (a *Agent) Run(ctx context.Context) {
 		if first := a.planner.settles(); first != 0 {
 			settled = time.After(max(soonest, time.Duration(first-a.Now())))
 		}
-		if failed = err != nil; failed || a.sockets.wanting() || a.stale {
+		if failed = err != nil; failed || a.sockets.wanting() || a.reconcileAgain {
 			retry = time.After(wait)
 			wait = min(2*wait, retryMax)
 		}

@@ -11,8 +11,9 @@
 //  3. engines: they get the Services that are new on their paths, or changed
 //  4. steering, the slow part: from the old frontends to the new, once
 //  5. engines: they lose the Services that are on other paths now
-//  6. sockets: those of old frontends and node ports are closed
-//  7. table: the new Services alone
+//  6. conntrack: entries that would keep packets off their new path are deleted
+//  7. sockets: those of old frontends and node ports are closed
+//  8. table: the new Services alone
 //
 // A Service that moves from one path to another is on both in between, and a new flow takes
 // the one that comes first: steering, queue, nftables, iptables, ipvs. Where the host holds the service

@@ -230,8 +230,8 @@ func (s *sockets) unwanted(plan *Plan) map[lb.Frontend]bool {
 	return unwanted
 }
 
-// goOn takes the proxy ports of UDP whose flows go on out of those that are unwanted: their Services are on kernel
-// paths now, as inKernel says. It returns, and adds, those that went on until now and have no flow any more.
+// goOn removes from unwanted the proxy ports of UDP whose flows go on: their Services are on kernel paths now, as
+// inKernel says. It adds those that went on and have no flow any more, and returns their frontends.
 func (s *sockets) goOn(unwanted map[lb.Frontend]bool, inKernel func(lb.Frontend) bool) (ended []lb.Frontend) {
 	goesOn := func(f lb.Frontend) bool { return s.hasFlows(f) && inKernel(f) }
 	for f := range unwanted {

@@ -11,17 +11,18 @@ import (
 
 // Stale deletes entries of conntrack that keep packets where they do not belong (flows.Stale).
 type Stale interface {
-	Change(f lb.Frontend, was, now flows.Place, all bool)
+	Change(f lb.Frontend, was, now flows.Place, unknown bool)
 	Add([]lb.Frontend)
 	Reconcile(n *flows.Node, known func(lb.Frontend) bool) (again bool)
 }
 
-// reconcile has the entries of conntrack deleted that a plan makes stale, now that its rules are written and before the
-// sockets are closed that it needs no more. Flows of ended go on in user space no more.
+// reconcile deletes the conntrack entries that a plan makes stale, once its rules are written, and before the sockets
+// that it does not need are closed. ended are the frontends whose proxy ports went on and have no flow any more.
 func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 	if a.Stale == nil {
 		return
 	}
+	plan.noteCarried()
 	type places struct{ was, now flows.Place }
 	all, served := make(map[lb.Frontend]places), make(map[lb.Frontend]bool)
 	for i := range plan.changes {
@@ -34,9 +35,6 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 		if c.id().Protocol == lb.TCP {
 			continue
 		}
-		if c.now != nothing {
-			c.now.carries = c.id().Protocol == lb.UDP && (c.old.carries || c.moves())
-		}
 		a.places(c.now, func(f lb.Frontend, p flows.Place) {
 			all[f], served[f] = places{all[f].was, p}, true
 		})
@@ -47,18 +45,29 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 		}
 		a.Stale.Change(f, p.was, p.now, plan.whole)
 	}
+	const unknown = true // what their places were before they went on
 	for _, f := range ended {
-		a.Stale.Change(f, flows.Place{}, a.placeAt(plan, f), true)
+		a.Stale.Change(f, flows.Place{}, a.placeAt(plan, f), unknown)
 	}
 	a.Stale.Add(added(plan, &a.sockets, a.damaged))
 	node := flows.Node{Local: make(map[netip.Addr]bool, len(a.local)), Inside: a.steering.host.Inside}
 	for _, addr := range a.local {
 		node.Local[addr] = true
 	}
-	a.stale = a.Stale.Reconcile(&node, func(f lb.Frontend) bool {
+	a.reconcileAgain = a.Stale.Reconcile(&node, func(f lb.Frontend) bool {
 		_, at, ok := plan.table.Lookup(f)
 		return ok && at.Addr == f.Addr
 	})
+}
+
+// noteCarried notes which pieces of UDP may have flows that another path began (piece.carries). A piece has them until
+// its service port or this process ends: nothing says when the last of these flows has ended.
+func (p *Plan) noteCarried() {
+	for i := range p.changes {
+		if c := &p.changes[i]; c.now != nothing {
+			c.now.carries = c.id().Protocol == lb.UDP && (c.old.carries || c.moves())
+		}
+	}
 }
 
 // placeAt returns what serves a frontend that a change has left, such as an address of this node at which a node port
@@ -87,7 +96,7 @@ func (a *Agent) places(p *piece, do func(lb.Frontend, flows.Place)) {
 				place.Kind = flows.IPVS // which takes what comes to a socket
 			}
 			exits := a.offload[family(f.Addr.Addr().Is6())] // and its sockets with it
-			place.Socket = p.carries && place.Kind == flows.Kernel && !exits && a.sockets.holds(f)
+			place.AtSocket = p.carries && place.Kind == flows.Kernel && !exits && a.sockets.holds(f)
 			if a.sockets.goingOn[f] {
 				place.Port = a.sockets.proxyPort(f)
 			}
@@ -97,7 +106,7 @@ func (a *Agent) places(p *piece, do func(lb.Frontend, flows.Place)) {
 	}
 	for i := range p.steered {
 		e := &p.steered[i]
-		place := flows.Place{Sources: e.Sources, Inside: e.DropOutside}
+		place := flows.Place{Sources: e.Sources, OnlyInside: e.DropOutside}
 		switch e.Action {
 		case redirect.Redirect:
 			place.Kind, place.Port, place.Bind = flows.Proxy, e.Port, a.bind(e.Frontend)

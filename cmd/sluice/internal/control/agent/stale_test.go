@@ -49,7 +49,7 @@ func (s *stale) take() string {
 		if p.Port != 0 {
 			text += fmt.Sprintf(" port=%d", p.Port)
 		}
-		if p.Socket {
+		if p.AtSocket {
 			text += " socket"
 		}
 		if len(p.Endpoints) > 0 {

@@ -120,7 +120,7 @@ func (q *queues) stats() (m metrics.Queue) {
 	}
 	s := q.server.Stats()
 	return metrics.Queue{Answering: q.answering.Load(), Chosen: s.Chosen, None: s.None, Unknown: s.Unknown,
-		Strays: s.Strays, Missed: s.Queues.Missed, Uncounted: metrics.Lacks(s.Flows.Lacks)}
+		Strays: s.Strays, Missed: s.Queues.Missed, Uncounted: metrics.Lacks(s.Flows.Rejected)}
 }
 
 // begin answers from now on, or as soon as the process that hands over does no more.
