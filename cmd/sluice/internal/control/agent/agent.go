@@ -86,8 +86,7 @@ type Config struct {
 	VerifyEvery time.Duration
 
 	// WriteEvery bounds how often Run writes rules, steering and engines together, from
-	// start to start: once in a period, but twice at once after quiet; the turns of a large
-	// change count once. What comes meanwhile is written together; what needs no rules, as
+	// start to start: once in a period, but twice at once after quiet. What comes meanwhile is written together; what needs no rules, as
 	// other endpoints of a Service in user space, is applied at once. 0: no bound. At most
 	// VerifyEvery.
 	WriteEvery time.Duration
@@ -101,9 +100,6 @@ type Config struct {
 	// Forwarding is called before rules or virtual servers are written, with what the kernel is to forward differently,
 	// some of which may be there already. It must not block. May be nil.
 	Forwarding func(*lb.Delta)
-
-	// Large is called by Run when a change needs several turns, and what it returns when that is done. nil: no call.
-	Large func() (done func())
 
 	// Observe is called after every attempt, by the goroutine of Apply or Run. It must
 	// not block. May be nil.
@@ -128,7 +124,6 @@ type Agent struct {
 	leaving     []*lb.Service // what is served beside planner.table, since it may still be steered
 	planner     planner
 	reported    reported // what Attempt.Services have said so far
-	turns       turns
 	steering    steering
 	forwarders  [2][pathCount]forwarder // by family
 	sockets     sockets
@@ -244,7 +239,6 @@ func (a *Agent) Run(ctx context.Context) {
 	defer sweep.Stop()
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
-	defer a.turns.end()
 	defer a.progress.turned(time.Time{})
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
@@ -298,8 +292,7 @@ func (a *Agent) Run(ctx context.Context) {
 			want = *next
 		}
 		later, err := a.apply(ctx, want)
-		a.turns.note(a.Large)
-		if later > 0 || a.turns.going {
+		if later > 0 {
 			due = time.After(later)
 		}
 		if first := a.planner.settles(); first != 0 {

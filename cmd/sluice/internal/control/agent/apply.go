@@ -21,15 +21,11 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
 	a.progress.take(&a.applying)
-	for {
-		_, err := a.apply(ctx, want) // only Run keeps a pace
-		if err != nil || !a.turns.more {
-			return err
-		}
-	}
+	_, err := a.apply(ctx, want) // only Run keeps a pace
+	return err
 }
 
-// apply is a turn of Apply of what has been noted, in the order that the package comment gives. If
+// apply applies what has been noted, in the order that the package comment gives. If
 // rules have to be written and it is too soon for that, it does step 1 and returns how long to wait
 // before it is called again.
 func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
@@ -38,13 +34,11 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
-	start, going := time.Now(), a.turns.going && len(a.turns.behind) > 0
-	a.turns.going = false
-	attempt := new(Attempt)
+	start, attempt := time.Now(), new(Attempt)
 	defer func() {
 		if wait == 0 {
 			a.end(attempt, start, err)
-			a.drains.answer(err, a.turns.more)
+			a.drains.answer(err)
 		}
 	}()
 	if a.local, err = a.NodeAddrs(); err != nil {
@@ -55,7 +49,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
-	services := a.turns.take(a.drained(env.served(a.turns.flat(want.Services))), turnPorts-a.planner.noted)
+	services := a.drained(env.served(want.Services.AppendTo(nil)))
 	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
@@ -63,7 +57,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	if a.damaged {
 		defer a.looks.spend(start) // this bounds repairs, which do not wait
 	}
-	if writes && !going {
+	if writes {
 		if wait := a.pace.wait(start); wait > 0 && !a.damaged {
 			a.progress.deferred()
 			return wait, nil
@@ -81,7 +75,6 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)
 	}
-	a.turns.going = a.turns.more
 	leaveErr := a.leave(ctx, plan)
 	unwanted := a.sockets.unwanted(plan)
 	ended := a.sockets.goOn(unwanted, func(f lb.Frontend) bool {
@@ -100,7 +93,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		holdErr = errors.Join(holdErr, a.hold(ctx))
 	}
 	a.progress.applied(plan)
-	attempt.Services = a.reported.changes(plan.table, a.turns.behind)
+	attempt.Services = a.reported.changes(plan.table)
 	a.planner.executed(plan, lacking)
 	a.planner.whole = a.unsynced()
 	return 0, errors.Join(holdErr, planErr, leaveErr)
@@ -355,8 +348,7 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 // end records how an attempt went, and reports it.
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
-	done := err == nil && len(a.turns.behind) == 0
-	if done {
+	if err == nil {
 		attempt.Changes.add(&a.applying)
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
@@ -375,7 +367,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 			s.QueuedSince = start
 		}
 	}
-	if !done {
+	if err != nil {
 		return
 	}
 	s.Applied++
@@ -387,7 +379,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	}
 	s.LastApplied = time.Now()
 	s.QueuedSince = time.Time{}
-	if len(p.token) > 0 || a.turns.more { // a newer one waits, and no other
+	if len(p.token) > 0 { // a newer one waits, and no other
 		s.QueuedSince = s.LastQueued
 	}
 }

@@ -36,33 +36,16 @@ func (a *Agent) Choice(id lb.ID) (Choice, bool) {
 	return x.piece.choice, true
 }
 
-// reported is what was reported of Services.
-type reported struct {
-	table  *lb.Table             // of the last turn, nil before the first
-	behind map[lb.Name]*lb.Table // Services that need several turns, with the table before the first of these
-}
+// reported is the table whose Services were reported last; nil: none was.
+type reported struct{ table *lb.Table }
 
-// changes returns what is different of Services in a table since they were reported last. Those that are behind, since
-// they need more turns, are reported after the last: else one with 65,535 ports would be looked through in each.
-func (r *reported) changes(is *lb.Table, behind map[lb.Name]bool) (out []ServiceChange) {
+// changes returns what is different of Services in a table since they were reported last.
+func (r *reported) changes(is *lb.Table) (out []ServiceChange) {
 	was := r.table
 	if was == nil {
 		was = new(lb.Table)
 	}
 	r.table = is
-	report := func(base *lb.Table, name lb.Name) {
-		if c := compare(name, base, is); c.differs() {
-			out = append(out, c)
-		}
-	}
-	done := make(map[lb.Name]bool)
-	for name, base := range r.behind {
-		if !behind[name] {
-			done[name] = true
-			delete(r.behind, name)
-			report(base, name)
-		}
-	}
 	for i, j := 0, 0; i < was.Len() || j < is.Len(); {
 		if i < was.Len() && j < is.Len() && was.At(i) == is.At(j) { // nearly always
 			i, j = i+1, j+1
@@ -70,15 +53,8 @@ func (r *reported) changes(is *lb.Table, behind map[lb.Name]bool) (out []Service
 		}
 		name := firstName(was, i, is, j)
 		i, j = end(was, i, name), end(is, j, name)
-		switch {
-		case done[name]:
-		case !behind[name]:
-			report(was, name)
-		case r.behind[name] == nil:
-			if r.behind == nil {
-				r.behind = make(map[lb.Name]*lb.Table)
-			}
-			r.behind[name] = was
+		if c := compare(name, was, is); c.differs() {
+			out = append(out, c)
 		}
 	}
 	slices.SortFunc(out, func(a, b ServiceChange) int { return a.Service.Compare(b.Service) })
@@ -101,7 +77,7 @@ func end(t *lb.Table, i int, name lb.Name) int {
 	return i + sort.Search(t.Len()-i, func(n int) bool { return t.At(i+n).ID.Service().Compare(name) > 0 })
 }
 
-// comparison is that of one Service. It looks at each port once, since there may be 65,535 of them.
+// comparison is that of one Service. It looks at each port once, since there may be 16,384 of them.
 type comparison struct {
 	ServiceChange
 	was, is side

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -61,64 +60,8 @@ func TestChangedServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := reported{table: was}
-		if got := r.changes(is, nil); !slices.Equal(got, x.want) {
+		if got := r.changes(is); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %+v, want %+v", x.what, got, x.want)
-		}
-	}
-}
-
-// TestChangedOverTurns: a Service that needs several turns is reported after the last, as a whole and once; others at
-// once.
-func TestChangedOverTurns(t *testing.T) {
-	a := portOf("a", "", "10.96.0.1:80", 1, "10.0.0.1:80")
-	c := portOf("c", "", "10.96.0.3:80", 1, "10.0.0.1:80")
-	b := func(ports int, ready int) (list []*lb.Service) {
-		for i := range ports {
-			list = append(list, portOf("b", string(rune('p'+i)), fmt.Sprint("10.96.0.2:", 80+i), ready, "10.0.0.1:80"))
-		}
-		return list
-	}
-	table := new(lb.Table)
-	r := reported{}
-	turn := func(behind bool, services ...*lb.Service) (out []string) {
-		t.Helper()
-		next, _, err := table.Next(services, lb.Node{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		table = next
-		waits := make(map[lb.Name]bool)
-		if behind {
-			waits[lb.Name{Namespace: "default", Name: "b"}] = true
-		}
-		for _, x := range r.changes(next, waits) {
-			out = append(out, fmt.Sprintf("%s added=%t removed=%t ports=%d ready=%d-%d", x.Service.Name, x.Added,
-				x.Removed,
-				x.Ports, x.WereReady, x.Ready))
-		}
-		return out
-	}
-	three, gone := b(3, 1), b(3, 0)
-	for _, x := range []struct {
-		what     string
-		behind   bool
-		services []*lb.Service
-		want     []string
-	}{
-		{"the first", false, []*lb.Service{a}, []string{"a added=true removed=false ports=1 ready=0-1"}},
-		{"one of three ports", true, []*lb.Service{a, three[0]}, nil},
-		{"two, and another Service", true, []*lb.Service{a, three[0], three[1], c},
-			[]string{"c added=true removed=false ports=1 ready=0-1"}},
-		{"all", false, []*lb.Service{a, three[0], three[1], three[2], c},
-			[]string{"b added=true removed=false ports=3 ready=0-1"}},
-		{"one loses its endpoint", true, []*lb.Service{a, gone[0], three[1], three[2], c}, nil},
-		{"it has it back", false, []*lb.Service{a, three[0], three[1], three[2], c}, nil},
-		{"one goes", true, []*lb.Service{a, three[1], three[2], c}, nil},
-		{"with it the others", false, []*lb.Service{a}, []string{"b added=false removed=true ports=3 ready=1-0",
-			"c added=false removed=true ports=1 ready=1-0"}},
-	} {
-		if got := turn(x.behind, x.services...); !slices.Equal(got, x.want) {
-			t.Errorf("%s: %q, want %q", x.what, got, x.want)
 		}
 	}
 }

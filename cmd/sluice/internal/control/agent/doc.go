@@ -21,9 +21,6 @@
 // ones after it. The table has the Services of all paths, so that a flow in user space goes
 // on when its Service has moved, and node ports are held by sockets on all paths.
 //
-// A change of many service ports has several turns of this, of 4,096 ports, in which the
-// Services that change have equal parts: what others change meanwhile comes in between.
-//
 // Endpoints that an operator drains (Agent.Drain) are marked in what is desired before all this, so that every path has
 // them as those with a weight of 0.
 //

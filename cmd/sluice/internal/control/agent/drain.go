@@ -76,10 +76,7 @@ func (a *Agent) Drain(ctx context.Context, d lb.Drain, undo, force bool) error {
 }
 
 // answer reports how an attempt went to those whose drains it has applied.
-func (d *drains) answer(err error, more bool) {
-	if err == nil && more {
-		return // they need more turns
-	}
+func (d *drains) answer(err error) {
 	if err != nil {
 		err = fmt.Errorf("the change is tried again until it is applied everywhere: %w", err)
 	}

@@ -242,7 +242,6 @@ type planner struct {
 	ports map[lb.ID]*servicePort
 	mu    sync.RWMutex // held to write ports and their pieces, and by other goroutines to read them
 	dirty []*servicePort
-	noted int  // how many are dirty since a plan was last executed
 	whole bool // all pieces may be others
 }
 
@@ -313,7 +312,6 @@ func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (
 			p.overlaps(c.Old, env.nodePorts)
 		}
 	}
-	p.noted += len(delta.Added) + len(delta.Removed) + len(delta.Changed)
 	return delta, err
 }
 
@@ -360,7 +358,6 @@ func (p *planner) reconsider(ids []lb.ID) (any bool) {
 	for _, id := range ids {
 		if x := p.ports[id]; x != nil && x.piece.kernel != nil {
 			p.mark(x)
-			p.noted++
 			any = true
 		}
 	}
@@ -411,7 +408,7 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 		}
 	}
 	clear(p.dirty) // lets go of what has gone
-	p.env, p.whole, p.dirty, p.noted = plan.env, false, p.dirty[:0], 0
+	p.env, p.whole, p.dirty = plan.env, false, p.dirty[:0]
 	for _, x := range lacking {
 		p.mark(x)
 	}

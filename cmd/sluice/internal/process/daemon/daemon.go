@@ -235,7 +235,6 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts: d.control.nodePorts, Transparency: newTransparency(d.data.tcp, d.Config.Kernel.MarkMask),
 		Room:       func(have int) bool { return d.data.room(sharesOf(&c.DataPath).Service, have) },
-		Large:      node.CollectLess,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
 		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})

@@ -17,6 +17,7 @@ const (
 	NoEndpointSlices   = "NoEndpointSlices"
 	EndpointsLeftOut   = "EndpointsLeftOut"
 	AnnotationIgnored  = "AnnotationIgnored"
+	PortsLeftOut       = "PortsLeftOut"
 )
 
 // Reasons says of each, in the order of the reference, what it means.
@@ -25,6 +26,7 @@ var Reasons = []struct{ Reason, Means string }{
 	{NoEndpointSlices, "The Service has no EndpointSlice and no Endpoints object."},
 	{EndpointsUnmatched, "An EndpointSlice, an Endpoints object or a port of it belongs to no Service."},
 	{EndpointsLeftOut, "Endpoints have addresses that Sluice does not send to."},
+	{PortsLeftOut, "The Service has more ports than Sluice serves of one."},
 	{ManifestRejected, "A manifest is not applied. The last valid version of it is served."},
 	{ManifestWarning, "A manifest is applied, but a part of it has no effect."},
 	{ManifestIgnored, "A file is not read because of its name, or a folder has no file to read."},

@@ -114,6 +114,10 @@ func (c *converter) convert(g *group) {
 	g.services = slices.CompactFunc(g.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
 }
 
+// maxPorts is how many ports of a Service are served, the first ones: each change of one takes as long as its ports are
+// many, and others wait meanwhile.
+const maxPorts = 16_384
+
 // sortPorts finds the order of the ports by ID.
 func (c *converter) sortPorts() {
 	ports := c.service.Spec.Ports
@@ -121,6 +125,7 @@ func (c *converter) sortPorts() {
 	for i := range ports {
 		c.order = append(c.order, int32(i))
 	}
+	c.order = c.order[:min(len(c.order), maxPorts)]
 	slices.SortFunc(c.order, func(i, j int32) int {
 		a, b := &ports[i], &ports[j]
 		if o := strings.Compare(a.Name, b.Name); o != 0 {

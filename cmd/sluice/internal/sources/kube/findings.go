@@ -65,6 +65,10 @@ func (k *Converter) find(g *group) {
 		}
 		g.findings = append(g.findings, Finding{conditions.EndpointsLeftOut, kind, name, "", g.leftOut.String()})
 	}
+	if g.service != nil && len(g.service.Spec.Ports) > maxPorts {
+		g.findings = append(g.findings, Finding{conditions.PortsLeftOut, kindService, g.name, "spec.ports",
+			fmt.Sprintf("it has %d ports, and the first %d are served: divide it", len(g.service.Spec.Ports), maxPorts)})
+	}
 	if k.whole && g.service != nil {
 		g.misplaced()
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,6 +60,27 @@ func TestFindings(t *testing.T) {
 		good := many(1, 2)
 		if r := k.Convert(good.lists(), Options{Whole: true}); c.want != "" && len(r.Findings) == 0 || len(findings(r)) > 0 {
 			t.Errorf("%s: once it is mended there is %v", c.name, r.Findings)
+		}
+	}
+}
+
+// TestPortsLeftOut: a Service of more ports than are served of one keeps the first, and says so.
+func TestPortsLeftOut(t *testing.T) {
+	for _, more := range []int{0, 1} {
+		o := many(1, 1)
+		svc := o.Services[0].DeepCopy()
+		svc.Spec.Ports = nil
+		for i := range maxPorts + more {
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(i + 1)})
+		}
+		o.Services[0] = svc
+		r := convert(o, Options{})
+		text := ""
+		for _, f := range findings(r) {
+			text += f.Describe("default")
+		}
+		if n := r.Services.Len(); n != maxPorts || strings.Contains(text, "16385 ports, and the first 16384") != (more > 0) {
+			t.Errorf("%d more: %d ports are served, found %q", more, n, text)
 		}
 	}
 }

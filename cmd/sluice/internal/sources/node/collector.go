@@ -29,13 +29,19 @@ const (
 	// (medians of seven starts of each, in turns), and the most memory is 207 MB for 171; with 2,000 it is 65 for 58.
 	startRoom   = 96 << 20
 	mostStartGC = 250
-
-	// largeGC is for the addition of thousands, if there is no more than hugeHeap yet.
-	largeGC = 100
 )
 
 // Collect has the garbage collector run as is good for this program. GOGC in the environment takes precedence.
-func Collect() { collect(usualGC, hugeGC) }
+func Collect() {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	percent := usualGC
+	if live() > hugeHeap {
+		percent = hugeGC
+	}
+	debug.SetGCPercent(percent)
+}
 
 // CollectStart has the collector run less often until done is called, which is to be called once: of what a start
 // allocates much stays, so that the collector takes a quarter of the time and finds little.
@@ -78,23 +84,6 @@ type cycle struct{ _ *starting }
 // startPercent returns GOGC for a start that has so many bytes in use.
 func startPercent(live uint64) int {
 	return min(max(hugeGC, int(startRoom*100/max(live, 1))), mostStartGC)
-}
-
-// CollectLess is CollectStart for a large change.
-func CollectLess() (done func()) {
-	collect(largeGC, hugeGC)
-	return Collect
-}
-
-// collect sets GOGC to one of two values.
-func collect(percent, huge int) {
-	if os.Getenv("GOGC") != "" {
-		return
-	}
-	if live() > hugeHeap {
-		percent = huge
-	}
-	debug.SetGCPercent(percent)
 }
 
 // live returns how many bytes were in use when the collector ran last.
