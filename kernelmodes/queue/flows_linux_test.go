@@ -265,9 +265,6 @@ func TestUnheardEnds(t *testing.T) {
 	}
 	testbed.Eventually(t, "all have ended", func() bool { return n.inState(false, conntrack.TCPTimeWait) == 8 })
 	n.Node.Run(t, "conntrack", "-D", "-p", "tcp", "--state", "TIME_WAIT")
-	if got := n.inFlight(&s); !slices.Equal(got, []uint64{3, 3, 3}) {
-		t.Errorf("in flight without events: %d", got)
-	}
 	last := all[8:]
 	testbed.Eventually(t, "the table is read", func() bool {
 		n.RequestReading() // it is passed over that a flow has no entry if it is young
