@@ -20,8 +20,9 @@
 // (agent.Agent.reconcile) tells Stale for each changed frontend of UDP and SCTP what serves it (Place). Stale compares
 // entries with that and deletes those that are wrong.
 //
-// An answered flow of UDP stays where it is when its Service moves to another path and the endpoint stays: an answer
-// may be under way. TCP entries are left alone, except those of clients that sent a SYN before the Service existed.
+// An answered flow of UDP stays where it is when its Service moves to another path, not from or to ipvs, and the
+// endpoint stays: an answer may be under way. The agent (sockets.goOn) keeps a proxy port open for it. Stale leaves TCP entries
+// alone, except those of clients that sent a SYN before the Service was served.
 //
 // These places know protocols. Look at each for a new one:
 //
