@@ -46,7 +46,7 @@ type Sources struct {
 	AccessLog  func() (written, dropped uint64) // lines
 	LogDropped func() uint64                    // lines
 	LostEvents func() uint64                    // of conntrack
-	Families   []Family                         // those that are served
+	Families   []Family                         // that Sluice serves
 	Services   func() []lb.Stats                // by service port
 	Kernel     func() report.Counts             // what the kernel forwards of those
 	Times      func(func(lb.ID, *lb.Times))     // of those, and of others; see lb.Balancer.Times
