@@ -21,8 +21,8 @@
 // deletes the entries that lead elsewhere.
 //
 // An answered flow of UDP stays where it is when its Service moves to another path, not from or to ipvs, and the
-// endpoint stays: an answer may be under way. The agent (sockets.goOn) keeps a proxy port open for it. Stale leaves TCP entries
-// alone, except those of clients that sent a SYN before the Service was served.
+// endpoint stays: an answer may be under way. The agent (sockets.goOn) keeps a proxy port open for it. Stale leaves
+// TCP entries alone, except those of clients that sent a SYN before the Service was served.
 //
 // These places know protocols. Look at each for a new one:
 //

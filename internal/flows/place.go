@@ -25,8 +25,8 @@ const (
 // inKernel reports whether the kernel sends packets to endpoints, without a socket of ours.
 func (k Kind) inKernel() bool { return k == Kernel || k == IPVS }
 
-// Place says what serves a frontend of UDP or SCTP. A new flow goes there, and a flow that is there stays. Port, AtSocket
-// and Endpoints also name what served the frontend before: answered UDP flows stay there, too.
+// Place says what serves a frontend of UDP or SCTP. A new flow goes there, and a flow that is there stays. Port,
+// AtSocket and Endpoints also name what served the frontend before: answered UDP flows stay there, too.
 type Place struct {
 	Kind Kind
 
