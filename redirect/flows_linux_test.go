@@ -51,9 +51,11 @@ func (r *reconciled) sync(t *testing.T, p Plan) {
 	syncPlan(t, r.steers, p)
 	now := make(map[lb.Frontend]flows.Place)
 	for _, e := range p.Update().Add {
-		kinds := map[Action]flows.Kind{Redirect: flows.Proxy, Accept: flows.Socket, Refuse: flows.Refused, Drop: flows.Refused}
+		kinds := map[Action]flows.Kind{Redirect: flows.Proxy, Accept: flows.Socket, Refuse: flows.Refused,
+			Drop: flows.Refused}
 		if e.Frontend.Protocol == lb.UDP {
-			now[e.Frontend] = flows.Place{Kind: kinds[e.Action], Port: e.Port, Sources: e.Sources, OnlyInside: e.DropOutside}
+			now[e.Frontend] = flows.Place{Kind: kinds[e.Action], Port: e.Port, Sources: e.Sources,
+				OnlyInside: e.DropOutside}
 		}
 	}
 	for _, all := range []map[lb.Frontend]flows.Place{r.was, now} {

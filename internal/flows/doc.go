@@ -17,12 +17,12 @@
 //
 // Netfilter looks at rules only for the first packet of a flow. After that conntrack's entry says where the packets go,
 // so that an entry outlives the rules, the socket or the endpoint that it leads to. When rules are written, the agent
-// (agent.Agent.reconcile) tells Stale for each changed frontend of UDP and SCTP what serves it (Place). Stale compares
-// entries with that and deletes those that are wrong.
+// (agent.Agent.reconcile) tells Stale for each changed frontend of UDP and SCTP what serves it (Place). Stale
+// deletes the entries that lead elsewhere.
 //
 // An answered flow of UDP stays where it is when its Service moves to another path, not from or to ipvs, and the
-// endpoint stays: an answer may be under way. The agent (sockets.goOn) keeps a proxy port open for it. Stale leaves TCP entries
-// alone, except those of clients that sent a SYN before the Service was served.
+// endpoint stays: an answer may be under way. The agent (sockets.goOn) keeps a proxy port open for it. Stale leaves
+// TCP entries alone, except those of clients that sent a SYN before the Service was served.
 //
 // These places know protocols. Look at each for a new one:
 //
@@ -39,5 +39,5 @@
 // connection is here (entry.go): StateOf, EndOf.
 //
 // To inspect: "conntrack -L -d ADDRESS" and "conntrack -E" show what the kernel says, "sluice connections" what this
-// package makes of it, and the scripts in track/testdata what becomes of a flow.
+// package reports. The scripts in track/testdata show each transition of a flow.
 package flows

@@ -25,9 +25,8 @@ const (
 // inKernel reports whether the kernel sends packets to endpoints, without a socket of ours.
 func (k Kind) inKernel() bool { return k == Kernel || k == IPVS }
 
-// Place says where packets go that begin a flow to a frontend of UDP or SCTP. A flow that has begun stays where it is
-// if a new one would go there. An answered flow of UDP also stays with what served the frontend before, if Port,
-// AtSocket or Endpoints name that.
+// Place says what serves a frontend of UDP or SCTP. A new flow goes there, and a flow that is there stays. Port,
+// AtSocket and Endpoints also name what served the frontend before: answered UDP flows stay there, too.
 type Place struct {
 	Kind Kind
 

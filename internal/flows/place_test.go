@@ -29,7 +29,8 @@ var (
 	proxy     = at("192.0.2.10:41000")
 	old       = at("192.0.2.10:41001")
 	pod, gone = at("10.244.1.10:53"), at("10.244.1.11:53")
-	node      = &Node{Local: map[netip.Addr]bool{nodePort.Addr(): true}, Inside: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+	node      = &Node{Local: map[netip.Addr]bool{nodePort.Addr(): true},
+		Inside: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 )
 
 // TestStale: which entries of UDP are deleted, by what serves their frontend now.
@@ -79,8 +80,10 @@ func TestStale(t *testing.T) {
 		{"proxy: the kernel had it, endpoint gone", wentOn, cluster, gone, both, true},
 		{"proxy: bound elsewhere", with(proxied, func(p *Place) { p.Bind = pod.Addr() }), cluster, proxy, both, true},
 		{"proxy: bound there", with(proxied, func(p *Place) { p.Bind = proxy.Addr() }), cluster, proxy, both, false},
-		{"proxy: bound anywhere", with(proxied, func(p *Place) { p.Bind = netip.IPv4Unspecified() }), cluster, proxy, both, false},
-		{"proxy: client not let in", with(proxied, func(p *Place) { p.Sources = node.Inside }), cluster, proxy, both, true},
+		{"proxy: bound anywhere", with(proxied, func(p *Place) { p.Bind = netip.IPv4Unspecified() }), cluster, proxy, both,
+			false},
+		{"proxy: client not let in", with(proxied, func(p *Place) { p.Sources = node.Inside }), cluster, proxy, both,
+			true},
 		{"proxy: only for inside", with(proxied, func(p *Place) { p.OnlyInside = true }), cluster, proxy, both, true},
 		{"socket: has it", socket, nodePort, nodePort, replied, false},
 		{"socket: sent elsewhere", socket, nodePort, gone, both, true},
@@ -156,7 +159,8 @@ func TestStaleAssociations(t *testing.T) {
 
 // TestChange: the entries of a frontend are checked if a flow may have to leave it. One of TCP is passed over.
 func TestChange(t *testing.T) {
-	one, two := Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod}}, Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod, gone}}
+	one := Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod}}
+	two := Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod, gone}}
 	limited := Place{Kind: Proxy, Port: 1, Sources: []netip.Prefix{}}
 	for _, test := range []struct {
 		was, now Place
@@ -173,6 +177,13 @@ func TestChange(t *testing.T) {
 		if x := s.families[0].of[lb.UDP][cluster]; (x != nil) != test.want || test.want && x.now.Kind != test.now.Kind {
 			t.Errorf("%+v -> %+v: %+v", test.was, test.now, x)
 		}
+	}
+	var waits Stale // for another try, when an endpoint comes
+	dns := lb.Frontend{Protocol: lb.UDP, Addr: cluster}
+	waits.Change(dns, Place{}, one, false)
+	waits.Change(dns, one, two, false)
+	if x := waits.families[0].of[lb.UDP][cluster]; len(x.now.Endpoints) != 2 {
+		t.Errorf("a flow at the new endpoint would be deleted: %+v", x)
 	}
 	var s Stale
 	s.Change(lb.Frontend{Protocol: lb.TCP, Addr: cluster}, one, Place{}, true)

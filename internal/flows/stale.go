@@ -51,13 +51,17 @@ func (s *Stale) family(ipv6 bool) *family {
 // Change notes that a frontend of UDP or SCTP has another place; it passes over other protocols. unknown: it is not
 // known what served the frontend before, so that was may lack some of it.
 func (s *Stale) Change(f lb.Frontend, was, now Place, unknown bool) {
-	if f.Protocol != lb.UDP && f.Protocol != lb.SCTP || !unknown && was.keeps(now) {
+	if f.Protocol != lb.UDP && f.Protocol != lb.SCTP {
 		return
 	}
 	x := s.family(f.Addr.Addr().Is6())
+	waits := x.of[f.Protocol][f.Addr] != nil // since an error
+	if !waits && !unknown && was.keeps(now) {
+		return
+	}
 	x.note()
 	of := x.of[f.Protocol]
-	if of[f.Addr] == nil {
+	if !waits {
 		of[f.Addr] = new(frontend)
 	}
 	of[f.Addr].now = now

@@ -314,7 +314,8 @@ func checkRequirements(r *repo) (found []string) {
 	for i, line := range strings.Split(r.text("go.mod"), "\n") {
 		m := requirement.FindStringSubmatch(line)
 		if m != nil && !slices.ContainsFunc(imports, func(imp string) bool { return under(imp, m[1:]) }) {
-			found = append(found, fmt.Sprintf("go.mod:%d: %s is neither linked by cmd/sluice nor used by a test of a package", i+1, m[1]))
+			found = append(found, fmt.Sprintf("go.mod:%d: %s is neither linked by cmd/sluice nor used by a test of a package",
+				i+1, m[1]))
 		}
 	}
 	return found

@@ -188,7 +188,7 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 		testbed.Check(t, err)
 		defer c.Close()
 		if answered, err := sendINIT(c, addr); answered || err != nil {
-			t.Fatalf("nobody answers: %v, %v", answered, err)
+			t.Fatalf("no answer: %v, %v", answered, err)
 		}
 		if n := tracked(l, unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
 			t.Fatalf("%d entries of the INIT, want 1", n)

@@ -72,11 +72,9 @@ func askOnce(from *testbed.Host, protocol string, addr netip.AddrPort) (answer s
 	return from.Ask(protocol, addr.String(), dropSilence)
 }
 
-// wantDirect is what becomes of a question in mode winuserspace, where nothing can be dropped before it
-// is accepted: the host has the address, and answers for itself. So what a packet
-// filter would drop is refused where nobody listens. Where we listen, for the
-// clients of this node, a connection from elsewhere is accepted and reset, and a
-// datagram comes to nothing.
+// wantDirect returns the answer in mode winuserspace. The host has the address, so no filter drops a question: without
+// a socket the host refuses it. With a socket for this node's clients, a connection from elsewhere is accepted and
+// reset, and a datagram has no answer.
 func wantDirect(q engines.Question) string {
 	want := q.Want()
 	if want == testbed.Dropped && (q.Kind == lb.ClusterIP || q.Protocol == lb.TCP) {

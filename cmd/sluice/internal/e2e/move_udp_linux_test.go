@@ -45,7 +45,8 @@ func TestMoveUDP(t *testing.T) {
 			}
 		})
 	}
-	for n, path := range []string{"nftables", "userspace", "queue", "nftables", "queue", "iptables", "userspace", "nftables"} {
+	paths := []string{"nftables", "userspace", "queue", "nftables", "queue", "iptables", "userspace", "nftables"}
+	for n, path := range paths {
 		s.Path = path
 		m.put(s)
 		m.Eventually("the Service is on path "+path, func() bool {

@@ -132,7 +132,7 @@ type Agent struct {
 	transparent map[lb.ID]bool // service ports whose endpoints are to see clients' own addresses
 	opaque      [2]bool        // by family: that does not work, and is reported
 	losers      []lb.Loser     // of which the next attempt says so
-	applying    Changes        // those that Apply is bringing to the data path
+	applying    Changes        // that Apply brings to the data path
 	damaged     bool           // another program has changed our rules, and they are not repaired yet
 	offload     [2]bool        // by family: this process ends (Offload)
 	looks       looks          // because of Suspect

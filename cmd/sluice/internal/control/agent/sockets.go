@@ -229,8 +229,8 @@ func (s *sockets) unwanted(plan *Plan) map[lb.Frontend]bool {
 	return unwanted
 }
 
-// goOn removes from unwanted the proxy ports of UDP whose flows go on: their Services are on kernel paths now, as
-// inKernel says. It adds those that went on and have no flow any more, and returns their frontends.
+// goOn removes from unwanted the UDP proxy ports whose flows go on. inKernel reports whether a kernel path serves a
+// frontend now. A port that went on and lost its last flow is unwanted again; goOn returns these.
 func (s *sockets) goOn(unwanted map[lb.Frontend]bool, inKernel func(lb.Frontend) bool) (ended []lb.Frontend) {
 	goesOn := func(f lb.Frontend) bool { return s.hasFlows(f) && inKernel(f) }
 	for f := range unwanted {

@@ -83,8 +83,10 @@ func TestPlaces(t *testing.T) {
 		want    string
 	}{
 		{"begins", false, dns(user, 1), "2 10.96.0.1:53 port=20001, 3 " + node},
-		{"moves, with flows", true, dns(kernel, 1), "4 10.96.0.1:53 port=20001 endpoints=1, 4 " + node + " socket endpoints=1"},
-		{"another endpoint", true, dns(kernel, 1, 2), "4 10.96.0.1:53 port=20001 endpoints=2, 4 " + node + " socket endpoints=2"},
+		{"moves, with flows", true, dns(kernel, 1),
+			"4 10.96.0.1:53 port=20001 endpoints=1, 4 " + node + " socket endpoints=1"},
+		{"another endpoint", true, dns(kernel, 1, 2),
+			"4 10.96.0.1:53 port=20001 endpoints=2, 4 " + node + " socket endpoints=2"},
 		{"flows end", false, dns(kernel, 1, 2), "4 10.96.0.1:53 endpoints=2"},
 		{"moves back", false, dns(user, 1, 2), "2 10.96.0.1:53 port=20002 endpoints=2, 3 " + node + " endpoints=2"},
 		{"goes", true, nil, "0 10.96.0.1:53, 0 " + node},
@@ -101,7 +103,8 @@ func TestPlaces(t *testing.T) {
 		if got := k.stale.take(); got != step.want {
 			t.Errorf("%s: %s, want %s", step.name, got, step.want)
 		}
-		if _, open := k.open[cluster]; open != (step.service != nil && (step.flowing || step.service.Policies.DataPath == user)) {
+		want := step.service != nil && (step.flowing || step.service.Policies.DataPath == user)
+		if _, open := k.open[cluster]; open != want {
 			t.Errorf("%s: its proxy port is open: %t", step.name, open)
 		}
 	}

@@ -441,7 +441,7 @@ func (g *load) begin(held, flows int) {
 	g.connect(g.Node, g.addr(0, 80), 50)
 }
 
-// endWell ends what begin has begun, of which nothing may have been lost.
+// endWell ends the load that begin started, and fails the test if anything was lost.
 func (g *load) endWell(flows int) {
 	g.end()
 	g.kept(flows)

@@ -226,7 +226,8 @@ func testCannotFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var reports []error
-	l, err := Open(filepath.Join(dir, "access.log"), config.LogJSON, 1, nil, func(err error) { reports = append(reports, err) })
+	l, err := Open(filepath.Join(dir, "access.log"), config.LogJSON, 1, nil,
+		func(err error) { reports = append(reports, err) })
 	if err != nil {
 		t.Fatal(err)
 	}

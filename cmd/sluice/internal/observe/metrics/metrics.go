@@ -47,7 +47,7 @@ type Sources struct {
 	AccessLog  func() (written, dropped uint64)   // lines
 	LogDropped func() uint64                      // lines
 	LostEvents func() uint64                      // of conntrack
-	Families   []Family                           // those that are served
+	Families   []Family                           // that Sluice serves
 	Services   func() []balancer.Stats            // by service port
 	Kernel     func() report.Counts               // what the kernel forwards of those
 	Times      func(func(lb.ID, *balancer.Times)) // of those, and of others; see balancer.Counters.Times

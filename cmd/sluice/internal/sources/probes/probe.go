@@ -31,7 +31,7 @@ const (
 	maxTimeout = 10
 	maxTimes   = 1000
 
-	// MaxText is how many bytes an annotation has at the most.
+	// MaxText is the most bytes that an annotation may have.
 	MaxText   = 4 << 10
 	maxAnswer = 10 << 10 // bytes of an answer that are read, and of its headers
 )
