@@ -3,8 +3,7 @@ package lb
 import "net/netip"
 
 var (
-	front  = netip.MustParseAddrPort("10.0.0.1:80")
-	client = netip.MustParseAddr("192.0.2.1")
+	front = netip.MustParseAddrPort("10.0.0.1:80")
 
 	// here is the node of all tables that have no other.
 	here = Node{

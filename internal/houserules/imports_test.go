@@ -90,10 +90,10 @@ func wing(name string, below ...string) layer {
 }
 
 // planning returns a layer that says what is to be balanced, and must not know what runs.
-func (l layer) planning() layer {
-	l.ours = slices.DeleteFunc(l.ours, func(dir string) bool { return dir == runs })
-	l.why += "; and the Balancer is told of tables by the wings above"
-	return l
+func (m layer) planning() layer {
+	m.ours = slices.DeleteFunc(m.ours, func(dir string) bool { return dir == runs })
+	m.why += "; and the Balancer is told of tables by the wings above"
+	return m
 }
 
 // testedWith returns a layer whose tests may name a folder besides.

@@ -86,8 +86,8 @@ type Config struct {
 	VerifyEvery time.Duration
 
 	// WriteEvery bounds how often Run writes rules, steering and engines together, from
-	// start to start: once in a period, but twice at once after quiet. What comes meanwhile is written together; what needs no rules, as
-	// other endpoints of a Service in user space, is applied at once. 0: no bound. At most
+	// start to start: once in a period, but twice at once after quiet. What comes meanwhile is written together; what
+	// needs no rules, as other endpoints of a Service in user space, is applied at once. 0: no bound. At most
 	// VerifyEvery.
 	WriteEvery time.Duration
 

@@ -67,7 +67,8 @@ func (k *Converter) find(g *group) {
 	}
 	if g.service != nil && len(g.service.Spec.Ports) > maxPorts {
 		g.findings = append(g.findings, Finding{conditions.PortsLeftOut, kindService, g.name, "spec.ports",
-			fmt.Sprintf("it has %d ports, and the first %d are served: divide it", len(g.service.Spec.Ports), maxPorts)})
+			fmt.Sprintf("it has %d ports, and the first %d are served: divide it",
+				len(g.service.Spec.Ports), maxPorts)})
 	}
 	if k.whole && g.service != nil {
 		g.misplaced()
