@@ -115,6 +115,7 @@ type Agent struct {
 	offers   chan offer
 	ejected  chan struct{} // one: there is something in progress.ejected
 	requests chan *drainRequest
+	jobEnded chan struct{} // one: a job of an engine has ended, and Run is to look whether that was late
 	progress progress
 
 	// The rest belongs to the goroutine of Apply and Run.
@@ -139,6 +140,10 @@ type Agent struct {
 	drains      drains
 	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
 
+	patient  bool    // changes wait for engines, however long they take: so it is at the start and at the end
+	late     Changes // on the data path but for the Services of engines that still write
+	lateLeft []left  // what engines have removed since the last change, too late for it
+
 	reconcileAgain bool // stale conntrack entries could not be deleted, and are to be looked for again
 }
 
@@ -149,6 +154,7 @@ func New(c Config) *Agent {
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.requests = make(chan *drainRequest)
+	a.jobEnded, a.patient = make(chan struct{}, 1), true
 	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.Health().WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID),
@@ -240,6 +246,7 @@ func (a *Agent) Run(ctx context.Context) {
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
 	defer a.progress.turned(time.Time{})
+	defer func() { _ = a.settleJobs(context.Background()) }() // ctx has ended, and that of the engines with it
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
 	wait, failed := retryMin, true // failed: the last attempt, which is made again anyway, or there has been none yet
@@ -273,6 +280,10 @@ func (a *Agent) Run(ctx context.Context) {
 		case o := <-a.offers:
 			f := &a.Families[o.family]
 			f.Engines[o.path], f.No[o.path] = o.engine, nil
+		case <-a.jobEnded:
+			if !a.lateEnded() {
+				continue
+			}
 		case <-a.ejected:
 			if !a.planner.reconsider(a.progress.takeEjected()) {
 				continue
@@ -321,7 +332,8 @@ func (a *Agent) intact(ctx context.Context) bool {
 	}
 	intact := true
 	for i := range a.Families {
-		changed, err := a.Families[i].verify(looking, func(path Path) { a.forwarders[i][path].repair(ctx, a) })
+		changed, err := a.Families[i].verify(looking, &a.forwarders[i],
+			func(path Path) { a.forwarders[i][path].repair(ctx, a) })
 		if ctx.Err() != nil {
 			return true
 		}

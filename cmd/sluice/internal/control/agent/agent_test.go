@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ type kernel struct {
 	steered map[lb.Frontend]uint16
 	entries map[lb.Frontend]redirect.Entry
 	host    redirect.Host
+	mu      sync.Mutex // guards calls: engines may write beside
 	calls   []string
 	taken   map[uint16]bool // ports that others have
 	port    uint16
@@ -89,7 +91,9 @@ func (k *kernel) listens(addr netip.AddrPort) bool {
 
 func (k *kernel) check(call string) {
 	k.t.Helper()
+	k.mu.Lock()
 	k.calls = append(k.calls, call)
+	k.mu.Unlock()
 	if k.direct != nil {
 		k.direct.check(call)
 	}

@@ -21,6 +21,7 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
 	a.progress.take(&a.applying)
+	a.patient = true
 	_, err := a.apply(ctx, want) // only Run keeps a pace
 	return err
 }
@@ -29,7 +30,7 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 // rules have to be written and it is too soon for that, it does step 1 and returns how long to wait
 // before it is called again.
 func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
-	resume, err := a.Pause(ctx) // wait while everything is being handed over
+	resume, err := a.take(ctx) // wait while everything is being handed over
 	if err != nil {
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
@@ -38,15 +39,15 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	defer func() {
 		if wait == 0 {
 			a.end(attempt, start, err)
-			a.drains.answer(err)
 		}
 	}()
 	if a.local, err = a.NodeAddrs(); err != nil {
 		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
 	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks, Hosts: want.Hosts}
-	for _, e := range a.engines() {
-		e.failed = nil // those that did not work are tried again
+	goesOn := a.endLate() // a writing that has begun
+	if goesOn {
+		attempt.Changes.add(&a.late)
 	}
 	env := a.environment()
 	services := a.drained(env.served(want.Services.AppendTo(nil)))
@@ -58,7 +59,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		defer a.looks.spend(start) // this bounds repairs, which do not wait
 	}
 	if writes {
-		if wait := a.pace.wait(start); wait > 0 && !a.damaged {
+		if wait := a.pace.wait(start); wait > 0 && !a.damaged && !goesOn {
 			a.progress.deferred()
 			return wait, nil
 		}
@@ -87,14 +88,19 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.sockets.closeAll(unwanted)
 	a.retire()
 	if len(a.leaving) > 0 {
-		a.leaving = nil
-		a.LB.Update(plan.table)
+		held, table := plan.held(), plan.table
+		a.leaving = slices.DeleteFunc(a.leaving, func(s *lb.Service) bool { return !held[s.ID] })
+		if len(a.leaving) > 0 {
+			table = table.Beside(a.leaving)
+		}
+		a.LB.Update(table)
 		a.tableChanged()
 		holdErr = errors.Join(holdErr, a.hold(ctx))
 	}
 	a.progress.applied(plan)
 	attempt.Services = a.reported.changes(plan.table)
 	a.planner.executed(plan, lacking)
+	a.patient = false // by now it is known where each Service is, and may stay
 	a.planner.whole = a.unsynced()
 	return 0, errors.Join(holdErr, planErr, leaveErr)
 }
@@ -247,12 +253,14 @@ const maxReplans = 4
 
 var errUnsettled = errors.New("what decides about Services does not come to rest")
 
-// prepare opens the sockets of a plan and passes its Services to the engines. Where that
-// decides about Services, as when an engine fails, it returns another plan, with its
+// prepare passes the Services of a plan to the engines, and opens its sockets. Where that
+// decides about Services, as when an engine fails or takes long, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*servicePort, err error) {
-	var failed error
 	for replans := 0; ; {
+		for a.join(ctx, plan) { // at the most once for each engine
+			plan = a.planner.plan(a.environment())
+		}
 		lacking, err = a.sockets.provide(plan)
 		env := a.environment() // by now it is known what forwards SCTP
 		settled := reflect.DeepEqual(env, &plan.env)
@@ -264,12 +272,7 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*
 		if !settled {
 			err = errors.Join(err, errUnsettled)
 		}
-		joinErr := a.join(ctx, plan)
-		if joinErr == nil {
-			return plan, lacking, errors.Join(err, failed)
-		}
-		failed = errors.Join(failed, joinErr)
-		plan = a.planner.plan(a.environment()) // without the engines that have failed, which join leaves out
+		return plan, lacking, errors.Join(err, a.failures())
 	}
 }
 
@@ -278,6 +281,9 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
 	had := make(map[lb.Frontend]bool)
 	for i := range plan.changes {
+		if plan.changes[i].held {
+			continue
+		}
 		old, now := plan.changes[i].old, plan.changes[i].now
 		for _, so := range now.sockets {
 			if so.proxy && open.proxyPort(so.frontend) == 0 {
@@ -348,8 +354,16 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 // end records how an attempt went, and reports it.
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
-	if err == nil {
+	waiting := a.waiting()
+	switch {
+	case err != nil:
+		a.applying.add(&attempt.Changes)
+		a.drains.answer(err)
+	case waiting.IsZero():
 		attempt.Changes.add(&a.applying)
+		a.drains.answer(nil)
+	default:
+		a.late.add(&a.applying)
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
 	attempt.Shortages, a.sockets.shortages = a.sockets.shortages, nil
@@ -378,8 +392,8 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 		a.damaged = false
 	}
 	s.LastApplied = time.Now()
-	s.QueuedSince = time.Time{}
-	if len(p.token) > 0 { // a newer one waits, and no other
+	s.QueuedSince = waiting
+	if waiting.IsZero() && len(p.token) > 0 { // a newer one waits, and no other
 		s.QueuedSince = s.LastQueued
 	}
 }

@@ -18,10 +18,10 @@ type forwarder struct {
 	engine Engine
 	has    map[lb.ID]*lb.Service
 	begun  bool  // it has been passed something
-	synced bool  // it makes what has says; else the next Sync is whole
+	synced bool  // it makes what has says, or will when its job ends; else the next Sync is whole
 	failed error // in this attempt: its Services go elsewhere
 	node   lb.Node
-	before func(*lb.Delta) // Config.Forwarding
+	job    *job // nil: it does not write
 }
 
 // wants returns what a piece has for this engine, or nil.
@@ -68,22 +68,22 @@ func disowned(s *lb.Service, table *lb.Table) *lb.Service {
 	return &left
 }
 
-// join passes to the engine what is on its path from now on. inherited is the agent's.
-func (e *forwarder) join(ctx context.Context, plan *Plan, inherited map[lb.ID]bool) error {
+// join passes to the engine what is on its path from now on.
+func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) (late bool, err error) {
 	d := e.delta(plan, false)
 	if len(d.Added)+len(d.Changed) == 0 && (e.synced || len(e.has) == 0) {
-		return nil // to remove what it had is for later
+		return false, nil // to remove what it had is for later
 	}
 	if !e.begun {
 		left, err := e.engine.Leftover(ctx)
 		if err != nil {
-			return fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
+			return false, fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
 		}
 		if left {
-			e.keep(plan, inherited)
+			e.keep(plan, a.inherited)
 		}
 	}
-	return e.sync(ctx, d, plan)
+	return e.sync(ctx, a, d, plan)
 }
 
 // keep makes the engine have what user space is to forward, too: an earlier process may have left it here, and it
@@ -101,17 +101,19 @@ func (e *forwarder) keep(plan *Plan, inherited map[lb.ID]bool) {
 // leave makes the engine drop what is on another path now, once that path has it. One that
 // has nothing to do is called once, since there may be something left of an earlier process.
 // After a failure it keeps what it has.
-func (e *forwarder) leave(ctx context.Context, plan *Plan) error {
+func (e *forwarder) leave(ctx context.Context, a *Agent, plan *Plan) error {
 	d := e.delta(plan, true)
-	if e.failed != nil || len(d.Removed) == 0 && e.synced {
+	if e.failed != nil || e.job != nil || len(d.Removed) == 0 && e.synced {
 		return nil
 	}
-	return e.sync(ctx, d, plan)
+	_, err := e.sync(ctx, a, d, plan)
+	return err
 }
 
 // sync passes a change to the engine, or all that it is to have if it may have something else.
-func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
-	for _, s := range d.Removed {
+func (e *forwarder) sync(ctx context.Context, a *Agent, d lb.Delta, plan *Plan) (late bool, err error) {
+	removed := d.Removed
+	for _, s := range removed {
 		delete(e.has, s.ID)
 	}
 	for _, s := range d.Added {
@@ -132,14 +134,10 @@ func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
 		}
 	}
 	e.begun, e.node = true, plan.node
-	if e.before != nil {
-		e.before(&d)
+	if late, err = a.begin(ctx, e, d, removed); err != nil {
+		return false, fmt.Errorf("forward Services by %s: %w", e.path, err)
 	}
-	err := e.engine.Sync(ctx, d, plan.node)
-	if e.synced = err == nil; err != nil {
-		return fmt.Errorf("forward Services by %s: %w", e.path, err)
-	}
-	return nil
+	return late, nil
 }
 
 // repair has the engine write again what another program has changed, before all else is looked at: until then the
@@ -148,12 +146,12 @@ func (e *forwarder) repair(ctx context.Context, a *Agent) {
 	if !e.synced {
 		return
 	}
-	resume, err := a.Pause(ctx) // wait while everything is being handed over
+	resume, err := a.take(ctx) // wait while everything is being handed over
 	if err != nil {
 		return // so is this process's end
 	}
 	defer resume()
-	if err := e.engine.Sync(ctx, lb.Delta{}, e.node); err != nil {
+	if _, err := a.begin(ctx, e, lb.Delta{}, nil); err != nil {
 		a.Log.Warn("writing rules again failed", zap.Stringer("data_path", e.path),
 			zap.Bool("ipv6", e.ipv6), zap.Error(err))
 	}
@@ -172,37 +170,34 @@ func (a *Agent) engines() (out []*forwarder) {
 			if e.has == nil {
 				e.ipv6, e.path, e.has = i == 1, path, make(map[lb.ID]*lb.Service)
 			}
-			e.engine, e.before = f.Engines[path], a.Forwarding // the start may have found another one
+			e.engine = f.Engines[path] // the start may have found another one
 			out = append(out, e)
 		}
 	}
 	return out
 }
 
-// join makes the engines that have not failed forward what is on their paths from now on. Services
-// whose engine fails go to where they would be without it; it is tried again with the next attempt, and
-// the error says so. Their rules may be half there. That does no harm: steering comes first.
-func (a *Agent) join(ctx context.Context, plan *Plan) error {
-	var errs []error
+// join makes the engines that have not failed forward what is on their paths from now on. Services whose engine fails
+// go to where they would be without it; it is tried again with the next attempt. Their rules may be half there. That
+// does no harm: steering comes first. Services whose engine takes long stay where they are. replan: there are any.
+func (a *Agent) join(ctx context.Context, plan *Plan) (replan bool) {
 	for _, e := range a.engines() {
-		if e.failed != nil {
+		if e.failed != nil || e.job != nil {
 			continue
 		}
-		if err := e.join(ctx, plan, a.inherited); err != nil {
-			e.failed = err
-			a.Log.Error("forwarding in the kernel failed, falling back", zap.Stringer("data_path", e.path),
-				zap.Bool("ipv6", e.ipv6), zap.Error(err))
-			errs = append(errs, err)
+		late, err := e.join(ctx, a, plan)
+		if replan = replan || late || err != nil; err != nil {
+			a.fail(e, err)
 		}
 	}
-	return errors.Join(errs...)
+	return replan
 }
 
 // leave makes the engines drop what is on other paths.
 func (a *Agent) leave(ctx context.Context, plan *Plan) error {
 	var errs []error
 	for _, e := range a.engines() {
-		errs = append(errs, e.leave(ctx, plan))
+		errs = append(errs, e.leave(ctx, a, plan))
 	}
 	return errors.Join(errs...)
 }

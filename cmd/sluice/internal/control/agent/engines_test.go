@@ -81,7 +81,9 @@ func (e *inKernel) Sync(_ context.Context, d lb.Delta, _ lb.Node) error {
 			e.has[f] = s.ID
 		}
 	}
+	e.k.mu.Lock()
 	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(e.services)))
+	e.k.mu.Unlock()
 	if e.k.moved != nil {
 		e.k.moved()
 	}

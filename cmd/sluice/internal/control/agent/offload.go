@@ -15,7 +15,7 @@ import (
 //
 // It is for after Run, and may be called again after an error.
 func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err error) {
-	a.offload, a.pace.period = forwards, 0
+	a.offload, a.pace.period, a.patient = forwards, 0, true
 	want := a.want
 	if next := a.progress.take(&a.applying); next != nil {
 		want = *next

@@ -133,8 +133,8 @@ func TestInherited(t *testing.T) {
 		kernel []lb.ID
 		want   string
 	}{
-		{[]lb.ID{services[1].ID}, "table listen iptables1 steer ipvs0"},
-		{[]lb.ID{services[0].ID, services[1].ID}, "table listen iptables2 steer iptables1 ipvs0"},
+		{[]lb.ID{services[1].ID}, "table iptables1 listen steer ipvs0"},
+		{[]lb.ID{services[0].ID, services[1].ID}, "table iptables2 listen steer iptables1 ipvs0"},
 	} {
 		a, k, ipt, _ := withEngines(t)
 		ipt.leftover = true

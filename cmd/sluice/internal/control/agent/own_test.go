@@ -18,7 +18,7 @@ func TestOwnAddresses(t *testing.T) {
 			if rows[port] == nil {
 				rows[port] = &servicePort{service: s}
 			}
-			changes = append(changes, change{rows[port], nothing, &piece{service: s}})
+			changes = append(changes, change{port: rows[port], old: nothing, now: &piece{service: s}})
 		}
 		return changes
 	}

@@ -187,6 +187,8 @@ func (x *servicePort) id() lb.ID { return x.service.ID }
 type change struct {
 	port     *servicePort
 	old, now *piece
+	held     bool // an engine that it concerns still writes: it stays as it is until then
+	lags     bool // so does its engine, which has it as it was: it goes on with that
 }
 
 func (c *change) id() lb.ID { return c.port.id() }
@@ -208,6 +210,17 @@ type Plan struct {
 	env     environment
 	kept    map[lb.ID]Choice // of Services that would be elsewhere by now (settling)
 	pieces  map[lb.ID]*piece // those of changes, once pieceAt was called
+}
+
+// held returns the service ports that stay as they are because their engines write.
+func (p *Plan) held() map[lb.ID]bool {
+	held := make(map[lb.ID]bool)
+	for i := range p.changes {
+		if c := &p.changes[i]; c.held {
+			held[c.id()] = true
+		}
+	}
+	return held
 }
 
 func (p *Plan) keep(id lb.ID, c Choice) {
@@ -233,6 +246,7 @@ func (p *Plan) writes() bool {
 // planner remembers what is applied, and which service ports are to be looked at.
 type planner struct {
 	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
+	busy    [2][pathCount]*forwarder      // by family: those that still write
 	settling
 
 	table *lb.Table // what is requested; nil: nothing is yet
@@ -392,9 +406,26 @@ func (p *planner) plan(env *environment) *Plan {
 				now.kernel = p.healthy(now.kernel)
 			}
 		}
-		plan.changes[i] = change{x, x.piece, now}
+		plan.changes[i] = p.await(change{port: x, old: x.piece, now: now})
 	}
 	return plan
+}
+
+// await returns a change as far as it may be carried out while engines still write.
+func (p *planner) await(c change) change {
+	busy := &p.busy[family(c.id().IPv6)]
+	from, to := c.old.choice.Path, c.now.choice.Path
+	if busy[from] == nil && busy[to] == nil {
+		return c
+	}
+	if to != None && (from == None || from == to) {
+		if has := busy[to].serves(c.id()); has != nil && has.SameAddresses(c.now.kernel) {
+			c.now.kernel, c.lags = has, true
+			return c
+		}
+	}
+	c.now, c.held = c.old, true
+	return c
 }
 
 // executed notes that a plan is executed. The service ports of lacking are looked at again, and those that settle.
@@ -403,7 +434,7 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 	defer p.mu.Unlock()
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if c.port.piece, c.port.dirty = c.now, false; c.port.gone {
+		if c.port.piece, c.port.dirty = c.now, false; c.port.gone && !c.held {
 			delete(p.ports, c.id())
 		}
 	}
@@ -413,7 +444,7 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 		p.mark(x)
 	}
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.now.choice.until != 0 {
+		if c := &plan.changes[i]; c.now.choice.until != 0 || c.held || c.lags {
 			p.mark(c.port)
 		}
 	}

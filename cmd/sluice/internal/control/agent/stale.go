@@ -25,14 +25,20 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 	plan.noteCarried()
 	type places struct{ was, now flows.Place }
 	all, served := make(map[lb.Frontend]places), make(map[lb.Frontend]bool)
+	for _, l := range a.lateLeft {
+		for _, s := range l.services {
+			a.kernelPlaces(l.path, s, false, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
+		}
+	}
+	a.lateLeft = nil
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.id().Protocol != lb.TCP {
+		if c := &plan.changes[i]; c.id().Protocol != lb.TCP && !c.held {
 			a.places(c.old, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
 		}
 	}
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if c.id().Protocol == lb.TCP {
+		if c.id().Protocol == lb.TCP || c.held {
 			continue
 		}
 		a.places(c.now, func(f lb.Frontend, p flows.Place) {
@@ -88,20 +94,7 @@ func (a *Agent) places(p *piece, do func(lb.Frontend, flows.Place)) {
 		return
 	}
 	if p.kernel != nil {
-		for i := range p.kernel.Addresses {
-			addr := &p.kernel.Addresses[i]
-			f := lb.Frontend{Protocol: p.service.Protocol, Addr: addr.Addr}
-			place := flows.Place{Kind: flows.Kernel, Endpoints: endpointsOf(p.kernel, addr)}
-			if p.choice.Path == IPVS {
-				place.Kind = flows.IPVS // which takes what comes to a socket
-			}
-			exits := a.offload[family(f.Addr.Addr().Is6())] // and its sockets with it
-			place.AtSocket = p.carries && place.Kind == flows.Kernel && !exits && a.sockets.holds(f)
-			if a.sockets.goingOn[f] {
-				place.Port = a.sockets.proxyPort(f)
-			}
-			do(f, place)
-		}
+		a.kernelPlaces(p.choice.Path, p.kernel, p.carries, do)
 		return
 	}
 	for i := range p.steered {
@@ -120,6 +113,24 @@ func (a *Agent) places(p *piece, do func(lb.Frontend, flows.Place)) {
 			place.Endpoints = addrsOf(p.service.Eligible())
 		}
 		do(e.Frontend, place)
+	}
+}
+
+// kernelPlaces calls do for the frontends of a Service that the kernel forwards.
+func (a *Agent) kernelPlaces(path Path, s *lb.Service, carries bool, do func(lb.Frontend, flows.Place)) {
+	for i := range s.Addresses {
+		addr := &s.Addresses[i]
+		f := lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}
+		place := flows.Place{Kind: flows.Kernel, Endpoints: endpointsOf(s, addr)}
+		if path == IPVS {
+			place.Kind = flows.IPVS // which takes what comes to a socket
+		}
+		exits := a.offload[family(f.Addr.Addr().Is6())] // and its sockets with it
+		place.AtSocket = carries && place.Kind == flows.Kernel && !exits && a.sockets.holds(f)
+		if a.sockets.goingOn[f] {
+			place.Port = a.sockets.proxyPort(f)
+		}
+		do(f, place)
 	}
 }
 

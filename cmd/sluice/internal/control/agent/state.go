@@ -22,9 +22,21 @@ type State struct {
 	History
 }
 
-// Pause waits for the change that is being applied and lets none begin until resume is
-// called. What is submitted meanwhile is applied afterwards.
+// Pause waits for the change that is being applied, and for engines that still write, and lets none begin until resume
+// is called. What is submitted meanwhile is applied afterwards.
 func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
+	if resume, err = a.take(ctx); err != nil {
+		return nil, err
+	}
+	if err = a.settleJobs(ctx); err != nil {
+		resume()
+		return nil, err
+	}
+	return resume, nil
+}
+
+// take waits for the change that is being applied, and lets none begin until resume is called.
+func (a *Agent) take(ctx context.Context) (resume func(), err error) {
 	select {
 	case a.busy <- struct{}{}:
 		return func() { <-a.busy }, nil

@@ -68,11 +68,11 @@ func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks 
 	}
 	diff(s.checks, checks)
 	for i := range plan.changes {
-		c := &plan.changes[i]
+		c, was := &plan.changes[i], plan.changes[i].old.steered
 		if c.now != nothing {
 			c.now.steered = open.steer(c.now)
 		}
-		diff(c.old.steered, c.now.steered)
+		diff(was, c.now.steered)
 	}
 	return u
 }

@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// patience is how long a change waits for an engine to write it. One that takes longer goes on beside the table:
+// the Services that it concerns stay where they are until it has ended, and others do not wait.
+const patience = 100 * time.Millisecond
+
+// job is a Sync of an engine that runs.
+type job struct {
+	began time.Time
+	done  chan struct{} // closed at its end, after err was set
+	err   error
+	left  []*lb.Service         // that it removes
+	had   map[lb.ID]*lb.Service // once it is late: what the engine had of Services that differ
+	mends bool                  // another program has changed our rules
+}
+
+// ended reports whether the job is over.
+func (j *job) ended() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin lets the engine write, which is to have no job, and waits for it as long as the change may. removed are the
+// Services that it is not to have any more.
+func (a *Agent) begin(ctx context.Context, e *forwarder, d lb.Delta, removed []*lb.Service) (late bool, err error) {
+	if a.Forwarding != nil {
+		a.Forwarding(&d)
+	}
+	j := &job{began: time.Now(), done: make(chan struct{}), left: removed, mends: a.damaged}
+	e.job, e.synced = j, true // until it fails
+	engine, node := e.engine, e.node
+	go func() {
+		j.err = engine.Sync(ctx, d, node)
+		close(j.done)
+		select {
+		case a.jobEnded <- struct{}{}:
+		default: // Run is still to look
+		}
+	}()
+	var over <-chan time.Time
+	if !a.patient {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-j.done:
+		return false, e.end()
+	case <-over:
+		a.planner.busy[family(e.ipv6)][e.path] = e
+		j.had = make(map[lb.ID]*lb.Service, len(d.Added)+len(d.Changed))
+		for _, s := range d.Added {
+			j.had[s.ID] = nil
+		}
+		for _, c := range d.Changed {
+			j.had[c.New.ID] = c.Old
+		}
+		a.Log.Info("a data path takes long to write: its Services wait, others do not",
+			zap.Stringer("data_path", e.path), zap.Bool("ipv6", e.ipv6))
+		return true, nil
+	}
+}
+
+// serves returns a Service as the engine has it for certain; nil: it may have nothing of it.
+func (e *forwarder) serves(id lb.ID) *lb.Service {
+	if had, differs := e.job.had[id]; differs {
+		return had
+	}
+	return e.has[id]
+}
+
+// end notes how the job has ended.
+func (e *forwarder) end() error {
+	err := e.job.err
+	if e.job = nil; err != nil {
+		e.synced = false
+	}
+	return err
+}
+
+// endLate notes what has become of the jobs for which no change has waited, and reports whether any has ended. The
+// Services of an engine that has failed go elsewhere with the change that begins.
+func (a *Agent) endLate() (any bool) {
+	for _, e := range a.engines() {
+		e.failed = nil // those that did not work are tried again
+		if e.job == nil || !e.job.ended() {
+			continue
+		}
+		if any, a.planner.busy[family(e.ipv6)][e.path] = true, nil; e.job.mends {
+			a.looks.spend(e.job.began.Add(patience)) // until then a change has waited, which counts
+		}
+		a.lateLeft = append(a.lateLeft, left{e.path, e.job.left})
+		if err := e.end(); err != nil {
+			a.fail(e, err)
+		}
+	}
+	return any
+}
+
+// left is what an engine has removed after the change that has requested it.
+type left struct {
+	path     Path
+	services []*lb.Service
+}
+
+// fail notes that an engine does not work, until the next attempt.
+func (a *Agent) fail(e *forwarder, err error) {
+	e.failed = err
+	a.Log.Error("forwarding in the kernel failed, falling back", zap.Stringer("data_path", e.path),
+		zap.Bool("ipv6", e.ipv6), zap.Error(err))
+}
+
+// failures returns why engines do not work in this attempt.
+func (a *Agent) failures() error {
+	var errs []error
+	for _, e := range a.engines() {
+		errs = append(errs, e.failed)
+	}
+	return errors.Join(errs...)
+}
+
+// waiting returns since when a job runs for which Services wait; zero: none does.
+func (a *Agent) waiting() (since time.Time) {
+	for _, e := range a.engines() {
+		if e.job != nil && (since.IsZero() || e.job.began.Before(since)) {
+			since = e.job.began
+		}
+	}
+	return since
+}
+
+// lateEnded reports whether a job has ended for which no change has waited.
+func (a *Agent) lateEnded() bool {
+	return slices.ContainsFunc(a.engines(), func(e *forwarder) bool { return e.job != nil && e.job.ended() })
+}
+
+// settleJobs waits until no engine writes. No change is being applied meanwhile.
+func (a *Agent) settleJobs(ctx context.Context) error {
+	for i := range a.forwarders {
+		for path := range a.forwarders[i] {
+			j := a.forwarders[i][path].job
+			if j == nil {
+				continue
+			}
+			select {
+			case <-j.done:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
