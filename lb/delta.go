@@ -23,7 +23,18 @@ type Change struct {
 	Addresses bool // false: only backends or parameters differ; of backends, also whether they loop
 }
 
-// note adds what became of one service: was is nil if it is new.
+// Note adds what became of one service: was is nil if it is new, and is if it is gone. Nothing differs between services
+// that are equal. It is for those who are told of services one by one.
+func (d *Delta) Note(was, is *Service) {
+	switch {
+	case was != nil && is == nil:
+		d.Removed = append(d.Removed, was)
+	case is != nil && (was == nil || d.Whole || !was.Equal(is)):
+		d.note(was, is)
+	}
+}
+
+// note adds what became of one service that there is: was is nil if it is new.
 func (d *Delta) note(was, is *Service) {
 	switch {
 	case d.Whole || was == nil:

@@ -160,12 +160,13 @@ func (e *environment) served(services []*lb.Service) []*lb.Service {
 // that are about to go.
 func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.Service, node lb.Node) error {
 	delta, refused := a.planner.next(services, node, env)
+	a.reported.note(&delta)
 	was := a.leaving
 	a.noteLosers(&delta)
 	if delta.Whole {
 		was = a.LB.Table().Services()
 		for _, e := range a.engines() {
-			e.synced = e.synced && len(e.has) == 0 // what they forward depends on the node
+			e.synced = e.synced && e.empty // what they forward depends on the node
 		}
 	}
 	was = append(was, delta.Removed...)

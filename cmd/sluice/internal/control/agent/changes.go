@@ -25,19 +25,44 @@ type ServiceChange struct {
 }
 
 // Choice returns the path of a service port as it was applied last, and why it is that; false: that is not known, since
-// there is no such port, or another process has applied it. It may be called from anywhere.
+// there is no such port, it is not applied yet, or another process has applied it. It may be called from anywhere.
 func (a *Agent) Choice(id lb.ID) (Choice, bool) {
 	a.planner.mu.RLock()
 	defer a.planner.mu.RUnlock()
 	x := a.planner.ports[id]
-	if x == nil || x.piece == nothing {
+	if x == nil {
 		return Choice{}, false
 	}
-	return x.piece.choice, true
+	c := x.piece.choice
+	c.Waits = x.waits
+	return c, x.piece != nothing
 }
 
-// reported is the table whose Services were reported last; nil: none was.
-type reported struct{ table *lb.Table }
+// reported is what was reported of Services last, and which may be different since.
+type reported struct {
+	table *lb.Table // nil: none was reported
+	names map[lb.Name]struct{}
+}
+
+// note notes which Services a delta is about.
+func (r *reported) note(d *lb.Delta) {
+	if r.names == nil {
+		r.names = make(map[lb.Name]struct{})
+	}
+	for _, list := range [][]*lb.Service{d.Added, d.Removed} {
+		for _, s := range list {
+			r.names[s.ID.Service()] = struct{}{}
+		}
+	}
+	for _, c := range d.Changed {
+		r.names[c.New.ID.Service()] = struct{}{}
+	}
+	if d.Whole && r.table != nil { // it does not say what was removed
+		for i := range r.table.Len() {
+			r.names[r.table.At(i).ID.Service()] = struct{}{}
+		}
+	}
+}
 
 // changes returns what is different of Services in a table since they were reported last.
 func (r *reported) changes(is *lb.Table) (out []ServiceChange) {
@@ -45,31 +70,14 @@ func (r *reported) changes(is *lb.Table) (out []ServiceChange) {
 	if was == nil {
 		was = new(lb.Table)
 	}
-	r.table = is
-	for i, j := 0, 0; i < was.Len() || j < is.Len(); {
-		if i < was.Len() && j < is.Len() && was.At(i) == is.At(j) { // nearly always
-			i, j = i+1, j+1
-			continue
-		}
-		name := firstName(was, i, is, j)
-		i, j = end(was, i, name), end(is, j, name)
+	for name := range r.names {
 		if c := compare(name, was, is); c.differs() {
 			out = append(out, c)
 		}
 	}
+	r.table, r.names = is, nil
 	slices.SortFunc(out, func(a, b ServiceChange) int { return a.Service.Compare(b.Service) })
 	return out
-}
-
-// firstName returns the Service that is first at two positions.
-func firstName(was *lb.Table, i int, is *lb.Table, j int) lb.Name {
-	switch {
-	case i == was.Len():
-		return is.At(j).ID.Service()
-	case j == is.Len() || was.At(i).ID.Compare(is.At(j).ID) < 0:
-		return was.At(i).ID.Service()
-	}
-	return is.At(j).ID.Service()
 }
 
 // end returns the position after the last port of a Service. None of those before i comes after it.

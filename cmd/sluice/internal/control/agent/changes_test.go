@@ -55,11 +55,12 @@ func TestChangedServices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		is, _, err := was.Next(x.is, lb.Node{})
+		is, delta, err := was.Next(x.is, lb.Node{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := reported{table: was}
+		r.note(&delta)
 		if got := r.changes(is); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %+v, want %+v", x.what, got, x.want)
 		}

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// forwarder is an engine with what it forwards.
+// forwarder is an engine. What it was passed of each service port is in its row.
 type forwarder struct {
 	ipv6   bool
 	path   Path
 	engine Engine
-	has    map[lb.ID]*lb.Service
 	begun  bool  // it has been passed something
-	synced bool  // it makes what has says, or will when its job ends; else the next Sync is whole
+	empty  bool  // it has nothing
+	synced bool  // it makes what it was passed, or will when its job ends; else the next Sync is whole
 	failed error // in this attempt: its Services go elsewhere
 	node   lb.Node
 	job    *job // nil: it does not write
@@ -37,19 +37,14 @@ func (e *forwarder) wants(p *piece) *lb.Service {
 func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, now := e.has[c.id()], e.wants(c.now)
+		if c.id().IPv6 != e.ipv6 {
+			continue
+		}
+		was, now := c.port.passed[e.path], e.wants(c.now)
 		if was != nil && now == nil && !leave && c.now != nothing {
 			now = disowned(was, plan.table)
 		}
-		switch {
-		case was != nil && now == nil:
-			d.Removed = append(d.Removed, was)
-		case now == nil || was.Equal(now):
-		case was == nil:
-			d.Added = append(d.Added, now)
-		default:
-			d.Changed = append(d.Changed, lb.Change{Old: was, New: now, Addresses: !was.SameAddresses(now)})
-		}
+		d.Note(was, now)
 	}
 	return d
 }
@@ -71,7 +66,7 @@ func disowned(s *lb.Service, table *lb.Table) *lb.Service {
 // join passes to the engine what is on its path from now on.
 func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) (late bool, err error) {
 	d := e.delta(plan, false)
-	if len(d.Added)+len(d.Changed) == 0 && (e.synced || len(e.has) == 0) {
+	if len(d.Added)+len(d.Changed) == 0 && (e.synced || e.empty) {
 		return false, nil // to remove what it had is for later
 	}
 	if !e.begun {
@@ -80,7 +75,7 @@ func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) (late bool, 
 			return false, fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
 		}
 		if left {
-			e.keep(plan, a.inherited)
+			e.keep(plan, a)
 		}
 	}
 	return e.sync(ctx, a, d, plan)
@@ -89,11 +84,12 @@ func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) (late bool, 
 // keep makes the engine have what user space is to forward, too: an earlier process may have left it here, and it
 // leaves when it is steered. What that one has forwarded in user space until now is not to be here for a moment: its
 // UDP flows would move.
-func (e *forwarder) keep(plan *Plan, inherited map[lb.ID]bool) {
+func (e *forwarder) keep(plan *Plan, a *Agent) {
 	for i := range plan.changes {
-		if p := plan.changes[i].now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 &&
-			(inherited == nil || inherited[p.service.ID]) {
-			e.has[p.service.ID] = masqueraded(plan.env.concrete(plan.table, p.service))
+		c := &plan.changes[i]
+		if p := c.now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 &&
+			(a.inherited == nil || a.inherited[p.service.ID]) {
+			c.port.passed[e.path] = masqueraded(plan.env.concrete(plan.table, p.service))
 		}
 	}
 }
@@ -112,28 +108,25 @@ func (e *forwarder) leave(ctx context.Context, a *Agent, plan *Plan) error {
 
 // sync passes a change to the engine, or all that it is to have if it may have something else.
 func (e *forwarder) sync(ctx context.Context, a *Agent, d lb.Delta, plan *Plan) (late bool, err error) {
-	removed := d.Removed
+	removed, ports := d.Removed, a.planner.ports
 	for _, s := range removed {
-		delete(e.has, s.ID)
+		ports[s.ID].passed[e.path] = nil
 	}
 	for _, s := range d.Added {
-		e.has[s.ID] = s
+		ports[s.ID].passed[e.path] = s
 	}
 	for _, c := range d.Changed {
-		e.has[c.New.ID] = c.New
+		ports[c.New.ID].passed[e.path] = c.New
 	}
 	if !e.synced {
 		d = lb.Delta{Whole: true}
-		had := e.has
-		e.has = make(map[lb.ID]*lb.Service, len(had))
 		for i := range plan.table.Len() { // in the order of the table
-			if s, ok := had[plan.table.At(i).ID]; ok {
-				d.Added = append(d.Added, s)
-				e.has[s.ID] = s
+			if x := ports[plan.table.At(i).ID]; x != nil && x.id().IPv6 == e.ipv6 && x.passed[e.path] != nil {
+				d.Note(nil, x.passed[e.path])
 			}
 		}
 	}
-	e.begun, e.node = true, plan.node
+	e.begun, e.node, e.empty = true, plan.node, len(d.Added) == 0 && (d.Whole || e.empty)
 	if late, err = a.begin(ctx, e, d, removed); err != nil {
 		return false, fmt.Errorf("forward Services by %s: %w", e.path, err)
 	}
@@ -167,8 +160,8 @@ func (a *Agent) engines() (out []*forwarder) {
 				continue
 			}
 			e := &a.forwarders[i][path]
-			if e.has == nil {
-				e.ipv6, e.path, e.has = i == 1, path, make(map[lb.ID]*lb.Service)
+			if e.path == None {
+				e.ipv6, e.path, e.empty = i == 1, path, true
 			}
 			e.engine = f.Engines[path] // the start may have found another one
 			out = append(out, e)

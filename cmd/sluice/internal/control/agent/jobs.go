@@ -76,12 +76,12 @@ func (a *Agent) begin(ctx context.Context, e *forwarder, d lb.Delta, removed []*
 	}
 }
 
-// serves returns a Service as the engine has it for certain; nil: it may have nothing of it.
-func (e *forwarder) serves(id lb.ID) *lb.Service {
-	if had, differs := e.job.had[id]; differs {
+// serves returns a service port as the engine has it for certain; nil: it may have nothing of it.
+func (e *forwarder) serves(x *servicePort) *lb.Service {
+	if had, differs := e.job.had[x.id()]; differs {
 		return had
 	}
-	return e.has[id]
+	return x.passed[e.path]
 }
 
 // end notes how the job has ended.

@@ -169,7 +169,10 @@ type servicePort struct {
 	gone    bool        // from the table, which had this last
 	piece   *piece      // that is applied, or nothing
 	dirty   bool        // its piece may not be that of the table
+	waits   bool        // until an engine has written, it does not have all that is requested
 	said    said
+
+	passed [pathCount]*lb.Service // what each engine was passed of it; nil: nothing, or to remove it
 }
 
 // said is what was last reported of a service port: each is reported when it begins, is another, or is over.
@@ -419,7 +422,7 @@ func (p *planner) await(c change) change {
 		return c
 	}
 	if to != None && (from == None || from == to) {
-		if has := busy[to].serves(c.id()); has != nil && has.SameAddresses(c.now.kernel) {
+		if has := busy[to].serves(c.port); has != nil && has.SameAddresses(c.now.kernel) {
 			c.now.kernel, c.lags = has, true
 			return c
 		}
@@ -434,7 +437,8 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 	defer p.mu.Unlock()
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if c.port.piece, c.port.dirty = c.now, false; c.port.gone && !c.held {
+		c.port.piece, c.port.dirty, c.port.waits = c.now, false, c.held || c.lags
+		if c.port.gone && !c.held {
 			delete(p.ports, c.id())
 		}
 	}
@@ -444,7 +448,7 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 		p.mark(x)
 	}
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.now.choice.until != 0 || c.held || c.lags {
+		if c := &plan.changes[i]; c.now.choice.until != 0 || c.port.waits {
 			p.mark(c.port)
 		}
 	}

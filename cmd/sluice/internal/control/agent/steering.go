@@ -58,36 +58,24 @@ func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks 
 		}
 		*to = append(*to, entries...)
 	}
-	diff := func(old, now []redirect.Entry) {
-		if u.Whole {
-			add(&u.Add, now)
+	change := func(old, now []redirect.Entry) {
+		if !u.Whole && slices.EqualFunc(old, now, redirect.Entry.Equal) {
 			return
 		}
-		add(&u.Remove, without(old, now))
-		add(&u.Add, without(now, old))
+		if !u.Whole {
+			add(&u.Remove, old)
+		}
+		add(&u.Add, now)
 	}
-	diff(s.checks, checks)
+	change(s.checks, checks)
 	for i := range plan.changes {
 		c, was := &plan.changes[i], plan.changes[i].old.steered
 		if c.now != nothing {
 			c.now.steered = open.steer(c.now)
 		}
-		diff(was, c.now.steered)
+		change(was, c.now.steered)
 	}
 	return u
-}
-
-// without returns the entries that are not in other.
-func without(entries, other []redirect.Entry) (out []redirect.Entry) {
-	if len(other) == 0 {
-		return entries
-	}
-	for _, e := range entries {
-		if !slices.ContainsFunc(other, e.Equal) {
-			out = append(out, e)
-		}
-	}
-	return out
 }
 
 // steer passes an update to the families, if there is anything to change.
