@@ -24,7 +24,7 @@ type Change struct {
 }
 
 // Note adds what became of one service: was is nil if it is new, and is if it is gone. Nothing differs between services
-// that are equal. It is for those who are told of services one by one.
+// that are equal. It is for those who have services one by one.
 func (d *Delta) Note(was, is *Service) {
 	switch {
 	case was != nil && is == nil:

@@ -105,7 +105,7 @@ func slowly(t *testing.T, do func(b *beside)) {
 	synctest.Test(t, func(t *testing.T) {
 		a, k := newAgent(t)
 		a.Log = zap.NewNop()
-		b := &beside{T: t, Agent: a, k: k, engine: &slow{inKernel: inKernel{k: k, intact: true}, takes: 10 * time.Second}}
+		b := &beside{T: t, Agent: a, k: k, engine: &slow{inKernel: inKernel{k: k, intact: true}, takes: writing}}
 		a.Families[0].Engines[IPTables] = b.engine
 		k.intact = true
 		mustApply(t, a, service(lb.TCP, "mine", 1, 1))
@@ -115,7 +115,10 @@ func slowly(t *testing.T, do func(b *beside)) {
 	})
 }
 
-const wait = 10 * time.Second
+// written lets so many writings of the engine pass.
+func written(n int) { time.Sleep(time.Duration(n) * writing) } // of synctest
+
+const writing = 10 * time.Second
 
 // TestSlowEngine: a path that takes long to write delays the Services that it concerns, and no others.
 func TestSlowEngine(t *testing.T) {
@@ -137,9 +140,9 @@ func TestSlowEngine(t *testing.T) {
 			b.Error("new endpoints of another Service wait")
 		}
 		b.submit(mine(1), big("iptables", 1, 2), other) // for the next writing
-		time.Sleep(wait)
+		written(1)
 		b.want("it is there", map[string]Path{"big": IPTables}, map[string]int{"big": 1})
-		time.Sleep(wait)
+		written(1)
 		b.want("so are its endpoints", nil, map[string]int{"big": 2})
 		if s := b.Status(); s.ServicesPending != 0 || !s.QueuedSince.IsZero() || s.Failures != 0 {
 			b.Errorf("something waits still: %+v", s)
@@ -149,12 +152,12 @@ func TestSlowEngine(t *testing.T) {
 		b.want("it moves to user space, which is there", map[string]Path{"big": Userspace}, nil)
 		b.submit(mine(1), big("iptables", 1, 2), other)
 		b.want("and back, which waits until it has left", map[string]Path{"big": Userspace}, nil)
-		time.Sleep(2 * wait)
+		written(2)
 		b.want("it is back", map[string]Path{"big": IPTables}, map[string]int{"big": 2})
 
 		b.submit(mine(1), other)
 		b.submit(mine(1), other, big("userspace", 3))
-		time.Sleep(2 * wait)
+		written(2)
 		b.want("it went and came meanwhile", map[string]Path{"big": Userspace}, map[string]int{"big": -1})
 	})
 }
@@ -166,7 +169,7 @@ func TestSlowEngineFails(t *testing.T) {
 		big := requesting(service(lb.TCP, "big", 2, 1), "iptables")
 		b.submit(big)
 		b.want("it may still come", map[string]Path{"big": None}, nil)
-		time.Sleep(wait)
+		written(1)
 		b.want("it has failed", map[string]Path{"big": Userspace}, nil)
 		if s := b.Status(); s.Failures == 0 || s.LastError == nil {
 			b.Errorf("nothing is said: %+v", s)
@@ -174,7 +177,7 @@ func TestSlowEngineFails(t *testing.T) {
 		b.engine.mu.Lock()
 		b.engine.fails = nil
 		b.engine.mu.Unlock()
-		time.Sleep(10 * wait)
+		written(10)
 		b.want("it works", map[string]Path{"big": IPTables}, map[string]int{"big": 1})
 	})
 }
@@ -185,7 +188,7 @@ func TestSlowEngineLeaves(t *testing.T) {
 	slowly(t, func(b *beside) {
 		dns := service(lb.UDP, "dns", 2, 1)
 		b.submit(requesting(dns, "iptables"))
-		time.Sleep(wait)
+		written(1)
 		b.k.stale.take()
 		b.submit()
 		const gone = "0 10.96.0.2:53"
@@ -194,11 +197,11 @@ func TestSlowEngineLeaves(t *testing.T) {
 		}
 		begin := time.Now()
 		resume, err := b.Pause(b.Context())
-		if err != nil || time.Since(begin) < wait/2 {
+		if err != nil || time.Since(begin) < writing/2 {
 			b.Errorf("a hand-over begins while rules are written: %v", err)
 		}
 		resume()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of synctest
 		if got := b.k.stale.take(); got != gone {
 			b.Errorf("when it is done: %q, want %q", got, gone)
 		}
@@ -220,7 +223,7 @@ func TestSlowEngineAddresses(t *testing.T) {
 		if !served(was) || !served(now) {
 			b.Errorf("the address before is served: %t, the new one: %t", served(was), served(now))
 		}
-		time.Sleep(wait)
+		written(1)
 		if served(was) || !slices.Equal(addressesOf(b.k), []netip.AddrPort{now.Addresses[0].Addr, service(lb.TCP, "", 1).Addresses[0].Addr}) {
 			b.Errorf("the address before is served: %t; %v", served(was), addressesOf(b.k))
 		}

@@ -99,7 +99,8 @@ func (s *Sources) path(of *lb.Service) Path {
 	if requested, ok := agent.ParsePath(of.Requests().DataPath); ok {
 		p.Requested = requested.String()
 	}
-	if c, ok := s.Choice(of.ID); ok {
+	c, ok := s.Choice(of.ID)
+	if p.Writing = c.Waits; ok {
 		p.Effective, p.Reason, p.Why, p.Fallback = c.Path.String(), c.Reason.String(), c.Why, c.Fallback
 	}
 	return p

@@ -199,6 +199,7 @@ type Path struct {
 	Reason    string `json:"reason,omitempty"`   // mode, annotation, policy, cost, host, stabilization or exit
 	Why       string `json:"why,omitempty"`      // the reason in words
 	Fallback  string `json:"fallback,omitempty"` // why it is not the one that is requested
+	Writing   bool   `json:"writing,omitempty"`  // the kernel's rules for it are being written: it waits for them
 }
 
 // Policy is one that is in force, or requested and not in force.

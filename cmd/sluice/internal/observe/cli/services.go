@@ -81,6 +81,9 @@ func addresses(all []api.Address, wide bool) string {
 }
 
 func path(p *api.Path) string {
+	if p.Writing {
+		return strings.TrimLeft(p.Effective+" (writing)", " ")
+	}
 	if p.Fallback != "" && p.Effective != p.Requested {
 		return fmt.Sprintf("%s (not %s)", p.Effective, p.Requested)
 	}
@@ -88,6 +91,9 @@ func path(p *api.Path) string {
 }
 
 func why(p *api.Path) string {
+	if p.Writing {
+		return "the kernel's rules for it are being written, and it waits for them"
+	}
 	if p.Fallback != "" {
 		return p.Fallback
 	}

@@ -70,6 +70,7 @@ type row struct {
 	Address             string
 	More                int // addresses and ports besides
 	Path, Fallback      string
+	Writing             bool   // rules of the kernel, for which it waits
 	Wrong               string // what is ignored of it, or leads nowhere
 	Eligible, Endpoints int32
 	Numbers             []number
@@ -294,7 +295,8 @@ func (p *pages) row(s *history.Service) row {
 		r.Address, r.More = a[0].Addr.String(), len(a)-1
 	}
 	r.More += int(s.Ports) - 1
-	if c, ok := p.api.Choice(s.First.ID); ok {
+	c, ok := p.api.Choice(s.First.ID)
+	if r.Writing = c.Waits; ok {
 		r.Path, r.Fallback = c.Path.String(), c.Fallback
 	}
 	return r

@@ -93,6 +93,9 @@ func (r *row) html(w *writer) {
 		w.put(` <span class="more">+%</span>`, r.More)
 	}
 	w.put(`</td><td class="wide">%`, r.Path)
+	if r.Writing {
+		w.put(` <span class="warn partial" title="the kernel's rules for it are being written">writing</span>`)
+	}
 	if r.Fallback != "" {
 		w.put(` <span class="warn partial" title="%">not as requested</span>`, r.Fallback)
 	}
