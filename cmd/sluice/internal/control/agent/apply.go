@@ -21,6 +21,10 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
 	a.progress.take(&a.applying)
+	for len(a.offers) > 0 {
+		o := <-a.offers
+		a.Families[o.at] = o.family
+	}
 	_, err := a.apply(ctx, want) // only Run keeps a pace
 	return err
 }
@@ -97,14 +101,6 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.planner.executed(plan, lacking)
 	a.planner.whole = a.unsynced()
 	return 0, errors.Join(holdErr, planErr, leaveErr)
-}
-
-// retire closes the proxy ports of TCP where nothing is steered any more.
-func (a *Agent) retire() {
-	for _, addr := range a.Retired {
-		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
-	}
-	a.Retired = nil
 }
 
 // environment returns what decides about Services now.
