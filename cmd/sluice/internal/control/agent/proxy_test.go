@@ -64,7 +64,8 @@ func TestProxyTakenOver(t *testing.T) {
 		taken      bool // the whole range, by others
 		open, kept []netip.AddrPort
 	}{
-		{"it fits", "0.0.0.0", addrPorts("0.0.0.0:31003"), true, addrPorts("0.0.0.0:31003"), addrPorts("0.0.0.0:31003")},
+		{"it fits", "0.0.0.0", addrPorts("0.0.0.0:31003"), true, addrPorts("0.0.0.0:31003"),
+			addrPorts("0.0.0.0:31003")},
 		{"another range", "0.0.0.0", addrPorts("0.0.0.0:40000"), false,
 			addrPorts("0.0.0.0:40000", "0.0.0.0:31003"), addrPorts("0.0.0.0:31003")},
 		{"another address", "192.0.2.10", addrPorts("0.0.0.0:31003"), false,

@@ -269,7 +269,8 @@ func (d *daemon) newAgent(m *metrics.Metrics) *agent.Agent {
 	c, data := &d.Config, d.data
 	return agent.New(agent.Config{LB: data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(data.tcp), lb.UDP: data.udp, lb.SCTP: data.sctp}, Proxy: data.tcp,
-		Moving:   &agent.Moving{Move: data.udp.Move, Flows: data.udp.Flows, Leave: data.udp.Leave, Settle: data.udp.Settle},
+		Moving: &agent.Moving{Move: data.udp.Move, Flows: data.udp.Flows, Leave: data.udp.Leave,
+			Settle: data.udp.Settle},
 		Stale:    d.steering.reconciler(m.ObserveStale),
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
