@@ -28,7 +28,7 @@ const (
 	// sweepEvery is how often expired affinity is deleted. It has no effect but on memory.
 	sweepEvery = time.Minute
 
-	// verifyEvery is Agent.VerifyEvery unless it is set: kube-proxy's sync period.
+	// verifyEvery is Config.VerifyEvery unless it is set: kube-proxy's sync period.
 	verifyEvery = 30 * time.Second
 )
 

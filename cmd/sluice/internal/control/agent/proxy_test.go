@@ -25,21 +25,21 @@ func addrPorts(addrs ...string) (out []netip.AddrPort) {
 // has left if that port can be had. A family that is not served after all has none any more once rules are written.
 func TestProxyOfACrash(t *testing.T) {
 	for _, test := range []struct {
-		what  string
-		taken []uint16
-		want  []netip.AddrPort // none: it cannot be had
+		what        string
+		first, last uint16           // of the range, that are free
+		want        []netip.AddrPort // none: it cannot be had
 	}{
-		{"nobody has it", nil, addrPorts("0.0.0.0:31003", "[::]:31003")},
-		{"another program has it in IPv4", []uint16{31003}, addrPorts("0.0.0.0:31004", "[::]:31004")},
-		{"no port is free", []uint16{31003, 31004}, nil},
+		{"all are free", 31000, 31099, addrPorts("0.0.0.0:31050", "[::]:31050")},
+		{"another program has it", 31099, 31099, addrPorts("0.0.0.0:31099", "[::]:31099")},
+		{"none is free", 31100, 31100, nil},
 	} {
 		a, k := newAgent(t)
 		a.Families[1] = Family{Steer: &Steering{idle{}.Sync, idle{}.Verify}, Bind: netip.IPv6Unspecified()}
-		a.Ports, a.tcpPort, k.proxies = redirect.PortRange{First: 31003, Last: 31004}, 0, nil
-		for _, port := range test.taken {
-			k.taken[port] = true
+		a.Ports, a.tcpPort, k.proxies = redirect.PortRange{First: 31000, Last: 31099}, 0, nil
+		for port := a.Ports.First; port <= a.Ports.Last; port++ {
+			k.taken[port] = port < test.first || port > test.last
 		}
-		err := a.Prime(Desired{}, redirect.Leftover{TCPPort: 31003})
+		err := a.Prime(Desired{}, redirect.Leftover{TCPPort: 31050})
 		if !slices.Equal(k.proxies, test.want) || (err == nil) != (test.want != nil) {
 			t.Fatalf("%s: it is open at %v, %v; want %v", test.what, k.proxies, err, test.want)
 		}
@@ -72,13 +72,15 @@ func TestProxyTakenOver(t *testing.T) {
 			addrPorts("0.0.0.0:31003", "192.0.2.10:31003"), addrPorts("192.0.2.10:31003")},
 		{"one family less", "0.0.0.0", addrPorts("0.0.0.0:31003", "[::]:31003"), true,
 			addrPorts("0.0.0.0:31003", "[::]:31003"), addrPorts("0.0.0.0:31003")},
+		{"another address that cannot be had", "192.0.2.10", addrPorts("0.0.0.0:31003"), true,
+			addrPorts("0.0.0.0:31003"), addrPorts("0.0.0.0:31003")},
 		{"there is no other", "0.0.0.0", addrPorts("0.0.0.0:40000"), true, addrPorts("0.0.0.0:40000"),
 			addrPorts("0.0.0.0:40000")},
 	} {
 		a, k := newAgent(t)
 		a.Families[0].Bind, a.Ports = netip.MustParseAddr(test.bind), redirect.PortRange{First: 31003, Last: 31003}
 		k.proxies, k.taken[31003] = slices.Clone(test.was), test.taken
-		a.Log = zap.NewNop()
+		a.Log = zap.NewNop() // it says where the port stays as it was
 		testbed.Check(t, a.Adopt(State{TCPPort: test.was[0].Port()}))
 		want := Desired{Services: lists.Of([]*lb.Service{service(lb.TCP, "web", 1, 1)})}
 		a.TakeOver(want)
