@@ -39,6 +39,22 @@ func codeRules() []rule {
 			fine: tree{"tcp/a.go": "package tcp\n\nfunc f() {\n\tgo f()\n}\n"},
 		},
 		{
+			name: "nobody assigns what the agent was given", check: checkAgent,
+			why: "agent.New is given everything: what is assigned later has an order that only its lines say",
+			broken: tree{
+				agentDir + "/a.go": "package agent\n\ntype Config struct{ Log, Observe func() }\n\n" +
+					"type Agent struct{ Config }\n",
+				"cmd/x/a.go":      "package x\n\nfunc f() {\n\td.agent.Log, d.agent.Other = nil, nil\n}\n",
+				"cmd/x/b_test.go": "package x\n\nfunc f() {\n\ta := agent.New(c)\n\ta.Observe.by[0] = nil\n}\n",
+			},
+			want: "cmd/x/a.go:4: Log is\ncmd/x/b_test.go:5: Observe is",
+			fine: tree{
+				agentDir + "/a.go": "package agent\n\ntype Config struct{ Log func() }\n\n" +
+					"func f() {\n\tagent.Log = nil\n}\n",
+				"cmd/x/a.go": "package x\n\nfunc f() {\n\td.Log, log, d.agent = nil, d.agent.Log, agent.New(c)\n}\n",
+			},
+		},
+		{
 			name: "platform code has a platform's file name", check: checkPlatforms,
 			why: "the list of files then says what runs where, and no build tag selects code that tests never see",
 			broken: tree{
@@ -111,6 +127,76 @@ func checkGoroutines(r *repo) []string {
 		})
 	}
 	return found
+}
+
+// agentDir is where the agent is.
+const agentDir = "cmd/sluice/internal/control/agent"
+
+// checkAgent looks for assignments to fields of agent.Config, at what is called agent or has been made by agent.New.
+func checkAgent(r *repo) (found []string) {
+	fields := make(map[string]bool)
+	for _, f := range r.files {
+		if s := structOf(f, "Config"); s != nil && f.dir() == agentDir {
+			for _, field := range s.Fields.List {
+				for _, name := range field.Names {
+					fields[name.Name] = true
+				}
+			}
+		}
+	}
+	for _, f := range r.files {
+		if f.dir() == agentDir {
+			continue
+		}
+		agents := map[string]bool{"agent": true, "Agent": true}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			set, _ := n.(*ast.AssignStmt)
+			if set == nil {
+				return true
+			}
+			for i, to := range set.Lhs {
+				if call, ok := set.Rhs[min(i, len(set.Rhs)-1)].(*ast.CallExpr); ok && dotted(call.Fun) == "agent.New" {
+					agents[path.Ext("." + dotted(to))[1:]] = true
+				}
+				ast.Inspect(to, func(n ast.Node) bool {
+					of, ok := n.(*ast.SelectorExpr)
+					if ok && fields[of.Sel.Name] && agents[path.Ext("." + dotted(of.X))[1:]] {
+						found = append(found, f.at(of.Pos(), "%s is given to agent.New", of.Sel.Name))
+					}
+					return true
+				})
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// structOf returns the type of a name that a file declares, if it is a struct.
+func structOf(f goFile, name string) (s *ast.StructType) {
+	for _, d := range f.ast.Decls {
+		types, _ := d.(*ast.GenDecl)
+		if types == nil {
+			continue
+		}
+		for _, spec := range types.Specs {
+			if t, ok := spec.(*ast.TypeSpec); ok && t.Name.Name == name {
+				s, _ = t.Type.(*ast.StructType)
+			}
+		}
+	}
+	return s
+}
+
+// dotted is an expression of names with dots between them; what else it is made of is left out.
+func dotted(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return dotted(e.X) + "." + e.Sel.Name
+	}
+	return ""
 }
 
 // otherPlatforms are endings of file names that the go tool takes for a platform that has

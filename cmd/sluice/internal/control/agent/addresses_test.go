@@ -50,7 +50,7 @@ func (h *holder) check(call string) {
 func direct(t *testing.T) (*Agent, *kernel, *holder) {
 	a, k := newAgent(t)
 	h := &holder{k: k}
-	a.Families[0], a.TCPPort, k.direct = Family{Addresses: &Holding{h.Sync, h.Verify, h.Held}}, 0, h
+	a.Families[0], a.tcpPort, k.direct = Family{Addresses: &Holding{h.Sync, h.Verify, h.Held}}, 0, h
 	return a, k, h
 }
 

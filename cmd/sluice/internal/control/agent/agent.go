@@ -28,7 +28,7 @@ const (
 	// sweepEvery is how often expired affinity is deleted. It has no effect but on memory.
 	sweepEvery = time.Minute
 
-	// verifyEvery is Agent.VerifyEvery unless it is set: kube-proxy's sync period.
+	// verifyEvery is Config.VerifyEvery unless it is set: kube-proxy's sync period.
 	verifyEvery = 30 * time.Second
 )
 
@@ -46,16 +46,14 @@ type Desired struct {
 	Hosts func(node string) []lb.Host
 }
 
-// Config is what an Agent works with. What New was not given is set before Adopt, Prime, Apply
-// or Run is called.
+// Config is what an Agent works with, all of which New is given.
 type Config struct {
 	LB       *balancer.Balancer
 	Servers  map[lb.Protocol]Sockets // without one for SCTP that is not served
 	Moving   *Moving                 // nil: the flows of a proxy port end when it is replaced by another
 	Families [2]Family               // IPv4 and IPv6
-	TCPPort  uint16                  // proxy port of all TCP frontends, in both families
-	Ports    redirect.PortRange      // where the proxy ports of UDP and SCTP frontends are taken from
-	Retired  []netip.AddrPort        // TCP proxy ports of before, closed when nothing is steered there any more
+	Proxy    ProxyPorts              // of TCP
+	Ports    redirect.PortRange      // where proxy ports are taken from
 	Room     func(have int) bool     // whether a Service with sockets for so many ports may have one more; nil: always
 	Now      func() int64            // the clock of balancer.Flow
 	Log      *zap.Logger
@@ -128,6 +126,7 @@ type Agent struct {
 	steering    steering
 	forwarders  [2][pathCount]forwarder // by family
 	sockets     sockets
+	tcpPort     uint16 // proxy port of all TCP frontends, in both families; 0: there is none yet
 	pace        pace
 	refused     string         // what could not be served, as logged last
 	transparent map[lb.ID]bool // service ports whose endpoints are to see clients' own addresses
@@ -152,7 +151,7 @@ func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), transparent: make(map[lb.ID]bool)}
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	a.offers = make(chan offer, len(a.Families)*int(pathCount))
+	a.offers = make(chan offer, 2*len(a.Families)) // at the start, and later
 	a.requests = make(chan *drainRequest)
 	a.jobEnded, a.patient = make(chan struct{}, 1), true
 	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
@@ -170,8 +169,13 @@ func (c *Config) bind(f lb.Frontend) netip.Addr { return c.Families[family(f.Add
 // be called from anywhere.
 func (a *Agent) Submit(d Desired) { a.submit(d, true) }
 
-// SubmitFirst is Submit of what the start has found. What has been submitted since is newer, and stays.
-func (a *Agent) SubmitFirst(d Desired) { a.submit(d, false) }
+// TakeOver goes on with what was adopted, once all of it is this process's: it replaces a TCP proxy port that is not
+// where this process is to listen, and submits what the start has found. What has been submitted since is newer, and
+// stays. It is for before Run.
+func (a *Agent) TakeOver(d Desired) {
+	a.keepProxy()
+	a.submit(d, false)
+}
 
 func (a *Agent) submit(d Desired, newer bool) {
 	p := &a.progress
@@ -200,16 +204,15 @@ func (a *Agent) Suspect() {
 	}
 }
 
-// offer is an engine that comes later.
+// offer is how a family is served from now on.
 type offer struct {
-	family int
-	path   Path
-	engine Engine
+	at     int // in Families
+	family Family
 }
 
-// Offer gives a family an engine that it has not, and Run moves the Services there whose path that is. It never
-// blocks, and may be called from anywhere, once for each engine.
-func (a *Agent) Offer(ipv6 bool, path Path, e Engine) { a.offers <- offer{family(ipv6), path, e} }
+// Offer says what was found out of a family since New, such as engines that could not be tried then: Apply or Run moves
+// the Services there whose paths these are. It never blocks, and may be called from anywhere, twice for a family.
+func (a *Agent) Offer(ipv6 bool, f Family) { a.offers <- offer{family(ipv6), f} }
 
 // Ejected has an ejection, or its end, reach a Service that the kernel forwards. It never blocks and may be called from
 // anywhere.
@@ -278,8 +281,7 @@ func (a *Agent) Run(ctx context.Context) {
 				continue
 			}
 		case o := <-a.offers:
-			f := &a.Families[o.family]
-			f.Engines[o.path], f.No[o.path] = o.engine, nil
+			a.Families[o.at] = o.family
 		case <-a.jobEnded:
 			if !a.lateEnded() {
 				continue

@@ -40,6 +40,7 @@ type kernel struct {
 	port    uint16
 	intact  bool                 // what Verify finds
 	fail    error                // what Sync returns, after it has done its work
+	proxies []netip.AddrPort     // of TCP
 	direct  *holder              // nil if packets are steered
 	flowing map[lb.Frontend]bool // these have flows
 	stale   stale
@@ -60,13 +61,41 @@ var errTaken = func() error {
 func newAgent(t *testing.T) (*Agent, *kernel) {
 	k := &kernel{t: t, lb: new(balancer.Balancer), open: map[lb.Frontend]uint16{}, former: map[lb.Frontend]uint16{},
 		steered: map[lb.Frontend]uint16{}, entries: map[lb.Frontend]redirect.Entry{}, taken: map[uint16]bool{}, port: 20000}
+	k.proxies = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:1")}
 	servers := map[lb.Protocol]Sockets{lb.TCP: streams{k}, lb.UDP: k, lb.SCTP: associations{k}}
-	return New(Config{LB: k.lb, Servers: servers, TCPPort: 1,
+	a := New(Config{LB: k.lb, Servers: servers, Proxy: proxy{k},
 		Moving:   &Moving{k.Move, k.Flows, k.Leave, k.Settle},
 		Stale:    &k.stale,
 		Families: [2]Family{{Steer: &Steering{k.Sync, k.Verify}, Bind: netip.IPv4Unspecified()}},
-		Now:      func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}), k
+		Now:      func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))})
+	a.tcpPort = 1
+	return a, k
 }
+
+// proxy is the proxy ports of TCP of a kernel.
+type proxy struct{ k *kernel }
+
+func (p proxy) ListenSteered(at netip.AddrPort) (netip.AddrPort, error) {
+	if at.Port() == 0 {
+		p.k.port++
+		at = netip.AddrPortFrom(at.Addr(), p.k.port)
+	}
+	if p.k.taken[at.Port()] && at.Addr().Is4() || slices.Contains(p.k.proxies, at) {
+		return netip.AddrPort{}, errTaken
+	}
+	p.k.proxies = append(p.k.proxies, at)
+	return at, nil
+}
+
+func (p proxy) Unlisten(at netip.AddrPort) {
+	i := slices.Index(p.k.proxies, at)
+	if i < 0 {
+		p.k.t.Fatalf("%s is closed, which is not open", at)
+	}
+	p.k.proxies = slices.Delete(p.k.proxies, i, i+1)
+}
+
+func (p proxy) Steered() []netip.AddrPort { return slices.Clone(p.k.proxies) }
 
 // associations is the SCTP side of a kernel, which is as UDP's but told of tables
 // after it.
@@ -586,7 +615,7 @@ func TestPrime(t *testing.T) {
 	udp.Addresses = append(udp.Addresses, nodePort(30002))
 	other.Addresses = append(other.Addresses, nodePort(30003))
 	k.taken[30003] = true
-	a.Prime(Desired{Services: lists.Of([]*lb.Service{tcp, udp, other})}, nil)
+	testbed.Check(t, a.Prime(Desired{Services: lists.Of([]*lb.Service{tcp, udp, other})}, redirect.Leftover{}))
 	for addr, want := range map[lb.Frontend]bool{
 		{Protocol: lb.TCP, Addr: nodePort(30001).Addr}: true,
 		{Protocol: lb.UDP, Addr: nodePort(30002).Addr}: true,
@@ -608,14 +637,14 @@ func TestPrime(t *testing.T) {
 	}
 }
 
-// TestSubmitFirst: what the start has found does not replace what has been submitted since, as while another process
+// TestTakeOver: what the start has found does not replace what has been submitted since, as while another process
 // hands over.
-func TestSubmitFirst(t *testing.T) {
+func TestTakeOver(t *testing.T) {
 	a, k := newAgent(t)
 	first, second := service(lb.TCP, "web", 1, 1), service(lb.TCP, "web", 1, 2)
-	a.SubmitFirst(Desired{Services: lists.Of([]*lb.Service{first})})
+	a.TakeOver(Desired{Services: lists.Of([]*lb.Service{first})})
 	a.Submit(Desired{Services: lists.Of([]*lb.Service{second})})
-	a.SubmitFirst(Desired{Services: lists.Of([]*lb.Service{first})})
+	a.TakeOver(Desired{Services: lists.Of([]*lb.Service{first})})
 	done := make(chan error, 10)
 	a.Observe = func(at Attempt) { done <- at.Err }
 	stop := running(t, a)

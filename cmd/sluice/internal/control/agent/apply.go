@@ -22,6 +22,10 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.mu.Unlock()
 	a.progress.take(&a.applying)
 	a.patient = true
+	for len(a.offers) > 0 {
+		o := <-a.offers
+		a.Families[o.at] = o.family
+	}
 	_, err := a.apply(ctx, want) // only Run keeps a pace
 	return err
 }
@@ -103,14 +107,6 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.patient = false // by now it is known where each Service is, and may stay
 	a.planner.whole = a.unsynced()
 	return 0, errors.Join(holdErr, planErr, leaveErr)
-}
-
-// retire closes the proxy ports of TCP where nothing is steered any more.
-func (a *Agent) retire() {
-	for _, addr := range a.Retired {
-		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
-	}
-	a.Retired = nil
 }
 
 // environment returns what decides about Services now.

@@ -371,7 +371,9 @@ func TestEngineComesLater(t *testing.T) {
 	attempts := make(chan error, 100)
 	a.Observe = func(at Attempt) { attempts <- at.Err }
 	stop := running(t, a)
-	a.Offer(false, IPTables, ipt)
+	free := *f
+	free.Engines[IPTables], free.No[IPTables] = ipt, nil
+	a.Offer(false, free)
 	if err := <-attempts; err != nil {
 		t.Error(err)
 	}

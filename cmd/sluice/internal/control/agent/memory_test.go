@@ -25,6 +25,11 @@ func (idle) Listen(_ lb.Frontend, a netip.AddrPort) (netip.AddrPort, error) { re
 func (idle) Unlisten(lb.Frontend)                                           {}
 func (idle) TableChanged()                                                  {}
 
+// noProxies is no proxy port of TCP.
+type noProxies struct{ ProxyPorts }
+
+func (noProxies) Steered() []netip.AddrPort { return nil }
+
 // oneChange calls do for each of two changes among 10,000 TCP Services of 10 endpoints: an endpoint less,
 // and the whole Service less. It passes a function that makes the change and takes it back.
 func oneChange(t testing.TB, do func(what string, change func())) {
@@ -45,6 +50,7 @@ func oneChange(t testing.TB, do func(what string, change func())) {
 	fewer[7] = &other
 	for what, list := range map[string][]*lb.Service{"endpoint": fewer, "Service": services[:9_999]} {
 		a := New(Config{LB: new(balancer.Balancer), Servers: map[lb.Protocol]Sockets{lb.TCP: idle{}, lb.UDP: idle{}},
+			Proxy:    noProxies{},
 			Families: [2]Family{{Steer: &Steering{idle{}.Sync, idle{}.Verify}}},
 			Now:      func() int64 { return 0 }, Log: zap.NewNop()})
 		do(what, func() {

@@ -49,7 +49,7 @@ func (a *Agent) Leave(ctx context.Context) error {
 	return nil
 }
 
-// Withdraw closes every listening socket, those of Retired included, after Offload has left nothing to user space.
+// Withdraw closes every listening socket, TCP proxy ports included, after Offload has left nothing to user space.
 func (a *Agent) Withdraw(ctx context.Context) error {
 	resume, err := a.Pause(ctx) // everything may be being handed over
 	if err != nil {
@@ -59,7 +59,9 @@ func (a *Agent) Withdraw(ctx context.Context) error {
 	for f := range a.sockets.open {
 		a.sockets.close(f)
 	}
-	a.retire()
+	for _, at := range a.Proxy.Steered() {
+		a.Proxy.Unlisten(at)
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
 )
 
 // TestOffload: at the end the kernel gets what user space has, as far as it can, with this node as the client; what
@@ -148,7 +149,7 @@ func TestInherited(t *testing.T) {
 		}
 	}
 	a, _, _, _ := withEngines(t) // after a crash
-	a.Prime(Desired{Services: lists.Of(services)}, nil)
+	testbed.Check(t, a.Prime(Desired{Services: lists.Of(services)}, redirect.Leftover{}))
 	if s := a.State(); len(s.Kernel) != len(services) {
 		t.Errorf("before anything is applied the kernel may have %v, want all", s.Kernel)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
 )
 
 // State is what an agent has applied, for that of the process that takes over.
@@ -48,7 +49,7 @@ func (a *Agent) take(ctx context.Context) (resume func(), err error) {
 // State returns what is applied. The agent is to be paused. What has not been applied yet is where the process before
 // had it.
 func (a *Agent) State() State {
-	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort, Drains: a.drains.all,
+	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.tcpPort, Drains: a.drains.all,
 		Sockets: slices.Collect(maps.Values(a.sockets.open)), History: a.Status().History}
 	for _, service := range s.Services {
 		kernel := a.inherited == nil || a.inherited[service.ID]
@@ -64,8 +65,8 @@ func (a *Agent) State() State {
 
 // Adopt begins with what another agent has applied: its table is that of LB from now
 // on, and its sockets, which TCP, UDP and SCTP are to be given, are this agent's. It is for
-// the start, before the first Apply, which makes of it what is desired then; so it replaces
-// proxy ports that are bound to another address than Family.Bind, or not among Ports.
+// the start, before TakeOver and the first attempt, which make of it what is desired then; so they replace proxy ports
+// that are bound to another address than Family.Bind, or not among Ports.
 func (a *Agent) Adopt(s State) error {
 	local, err := a.NodeAddrs()
 	if err != nil {
@@ -79,7 +80,7 @@ func (a *Agent) Adopt(s State) error {
 	if before := func(x, y *lb.Service) int { return x.ID.Compare(y.ID) }; !slices.IsSortedFunc(s.Services, before) {
 		a.reported.table, _ = lb.NewTable(slices.SortedFunc(slices.Values(s.Services), before), lb.Node{})
 	}
-	a.TCPPort = s.TCPPort
+	a.tcpPort = s.TCPPort
 	a.drains.all = s.Drains
 	a.LB.Drain(lb.NewDrains(s.Drains, nil)) // those of nodes are known with the first Apply
 	a.want = Desired{Services: lists.Of(s.Services), Node: s.Node}
@@ -110,15 +111,16 @@ func (a *Agent) Adopt(s State) error {
 // Prime makes the table of what is desired that of LB, and opens the proxy ports of UDP
 // and SCTP frontends, those that can be had, to which rules of a process that has crashed
 // lead, and node ports: for clients that come before the first Apply. What is wrong with
-// what is desired, and who else has a port, is for Apply to report.
-func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
+// what is desired, and who else has a port, is for Apply to report. Then it opens the TCP proxy port, where these rules
+// lead if it can be had: the error says why there is none.
+func (a *Agent) Prime(want Desired, before redirect.Leftover) error {
 	if local, err := a.NodeAddrs(); err == nil {
 		a.local = local
 	}
 	env := a.environment()
 	table, _ := lb.NewTable(env.served(want.Services.AppendTo(nil)), env.on(want.Node, a.local))
 	a.LB.Update(table)
-	a.sockets.reopen(table, ports)
+	a.sockets.reopen(table, before.Ported)
 	for i := range table.Len() {
 		s := table.At(i)
 		if s.Protocol == lb.SCTP || env.direct[family(s.IPv6)] { // what serves them is decided later
@@ -130,4 +132,5 @@ func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
 			}
 		}
 	}
+	return a.openProxy(before.TCPPort)
 }

@@ -21,7 +21,7 @@ type steering struct {
 
 // hostOf returns what all entries share.
 func (a *Agent) hostOf(want *Desired) redirect.Host {
-	return redirect.Host{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs, ServiceCIDRs: want.Node.ServiceCIDRs,
+	return redirect.Host{TCPPort: a.tcpPort, Inside: want.Node.PodCIDRs, ServiceCIDRs: want.Node.ServiceCIDRs,
 		// SCTP clients on the node are not served at a loopback address.
 		Local: slices.DeleteFunc(slices.Clone(a.local), netip.Addr.IsLoopback)}
 }

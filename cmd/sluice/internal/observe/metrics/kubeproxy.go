@@ -143,7 +143,7 @@ func (s scrape) nftables(f *Family, steering *redirect.Stats) {
 	}
 }
 
-// ObserveAttempt records an attempt to apply a change (agent.Agent.Observe). It is called
+// ObserveAttempt records an attempt to apply a change (agent.Config.Observe). It is called
 // by one goroutine.
 func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 	for _, f := range m.families {

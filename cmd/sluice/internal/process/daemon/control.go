@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/node"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // control turns objects into what is to be served. convert and checks belong to the
@@ -23,15 +24,19 @@ import (
 type control struct {
 	config  *config.Config
 	log     *zap.Logger
-	agent   *agent.Agent
-	convert kube.Converter
-	wrong   *conditions.Set
+	lb      *balancer.Balancer
+	objects *objects                     // are stored here
+	put     putter                       // of what is wrong with Services
+	local   func() ([]netip.Addr, error) // the node's own addresses
 	checks  status.ServiceChecks
+	convert kube.Converter
 
 	primary  atomic.Pointer[[]netip.Addr] // those of the Node object
 	eligible atomic.Bool                  // load balancers may send connections to this node
-	objects  atomic.Pointer[kube.Objects] // of the last conversion
 }
+
+// objects are those of the last conversion.
+type objects struct{ atomic.Pointer[kube.Objects] }
 
 // desired converts objects, and serves the health checks that they ask for.
 func (c *control) desired(objects kube.Objects) agent.Desired {
@@ -44,7 +49,7 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 		Whole:            !c.config.FromAPI(),
 	})
 	for _, f := range r.Findings {
-		c.wrong.Put("service "+f.Service.Namespace+"/"+f.Service.Name, conditionsOf(f))
+		c.put("service "+f.Service.Namespace+"/"+f.Service.Name, conditionsOf(f))
 	}
 	primary := r.Facts.Addresses
 	c.primary.Store(&primary)
@@ -85,7 +90,7 @@ func (c *control) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]sta
 		return nil
 	}
 	wanted := make(map[netip.AddrPort]status.ServiceHealth)
-	local, err := c.agent.NodeAddrs()
+	local, err := c.local()
 	if err != nil {
 		c.log.Warn("cannot read the node's addresses: no health-check node port is served", zap.Error(err))
 		return nil
@@ -105,7 +110,7 @@ func (c *control) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]sta
 
 // drained reports whether an operator has drained an endpoint of a service port.
 func (c *control) drained(id lb.ID, at netip.AddrPort) bool {
-	_, drained := c.agent.LB.Drains().Of(id, at)
+	_, drained := c.lb.Drains().Of(id, at)
 	return drained
 }
 
@@ -123,16 +128,16 @@ func (c *control) nodePorts(local []netip.Addr) []netip.Addr {
 }
 
 // nodes returns the nodes that endpoints run on.
-func (c *control) nodes() []string {
-	if objects := c.objects.Load(); objects != nil {
+func (o *objects) nodes() []string {
+	if objects := o.Load(); objects != nil {
 		return objects.NodeNames()
 	}
 	return nil
 }
 
 // uidOf returns the UID of a Service, empty if it is not there.
-func (c *control) uidOf(namespace, name string) types.UID {
-	if objects := c.objects.Load(); objects != nil {
+func (o *objects) uidOf(namespace, name string) types.UID {
+	if objects := o.Load(); objects != nil {
 		for svc := range objects.Services.All() {
 			if svc.Name == name && svc.Namespace == namespace {
 				return svc.UID

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +20,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/metrics"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/status"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/notify"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/process/upgrade"
@@ -76,6 +77,7 @@ type daemon struct {
 	reports  *reports
 	journal  *journal.Journal
 	wrong    conditions.Set // what is rejected, ignored or leads nowhere
+	objects  objects
 	history  *history.Recorder
 	lineage  lineage
 	web      *web
@@ -83,7 +85,7 @@ type daemon struct {
 	lock       node.Lock // held while rules may be written
 	addresses  node.Addresses
 	stopping   atomic.Bool
-	watchdog   watchdog
+	watchdog   *watchdog
 	outliers   *outliers.Watcher
 	checks     *checks.Checker
 	watch      flows.Watch
@@ -123,7 +125,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d.Log.Info("serving", zap.String("version", d.Version), zap.String("mode", d.Config.DataPath.Mode),
 		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
-		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
+		zap.Stringers("tcp_proxy_ports", d.data.tcp.Steered()), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
 	d.background.Go(func() { d.steering.warnMarks(running) })
 	d.serveAPI()
@@ -159,7 +161,7 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 			debug.FreeOSMemory() // what the start took beyond
 		})
 	}()
-	if d.source, err = newSource(&d.Config, &d.wrong, d.Log, d.journal, &d.reading); err != nil {
+	if err := d.openSource(); err != nil {
 		return false, err
 	}
 	process := &d.Config.Process
@@ -193,6 +195,16 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	return true, nil
 }
 
+// openSource makes the source of Services, and what reports its mistakes.
+func (d *daemon) openSource() (err error) {
+	d.reports, err = newReports(&d.Config, &d.wrong, d.Log, d.journal, d.objects.uidOf, &d.stopping)
+	if err != nil {
+		return err
+	}
+	d.source, err = newSource(&d.Config, d.reports.put, d.Log, d.journal, &d.reading)
+	return err
+}
+
 // await waits for the first Services. If they take long it answers meanwhile what it waits for, unless there is a
 // process to take over from, which answers. False: stop was closed.
 func (d *daemon) await(first <-chan agent.Desired, stop <-chan struct{}) (desired agent.Desired, ok bool) {
@@ -212,67 +224,83 @@ func (d *daemon) await(first <-chan agent.Desired, stop <-chan struct{}) (desire
 	}
 }
 
-// open opens all that is needed to serve.
+// open makes all that is needed to serve, each part of those before it. The agent, which applies what is desired by
+// all of them, comes last; what others ask of it they ask later.
 func (d *daemon) open(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := &d.Config
-	d.steering = newSteering(c, d.Log)
+	if d.data, err = openDataPath(c, d.reports.need, d.Log); err != nil {
+		return err
+	}
+	d.web = d.newWeb()
+	d.control = &control{config: c, log: d.Log, lb: d.data.lb, objects: &d.objects, put: d.reports.put,
+		local:  func() ([]netip.Addr, error) { return d.agent.NodeAddrs() },
+		checks: status.ServiceChecks{Healthy: d.healthy, Open: d.web.open, Failed: d.reports.check}}
+	d.checks = checks.New(d.data.lb, d.data.budget.Limit)
+	d.kernel = d.newFlows()
+	d.steering = newSteering(c, d.newQueues(), d.Log)
 	if err := d.steering.open(ctx, d.Upgrade.Found()); err != nil {
 		return err
 	}
-	if d.data, err = openDataPath(c, d.Log); err != nil {
-		return err
-	}
-	d.steering.queues.choose(d.data.lb, &d.watch, sharesOf(&c.DataPath))
-	d.control = &control{config: c, log: d.Log, wrong: &d.wrong}
-	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
-		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
-		Moving: &agent.Moving{Move: d.data.udp.Move, Flows: d.data.udp.Flows, Leave: d.data.udp.Leave,
-			Settle: d.data.udp.Settle},
-		Stale:    d.steering.reconciler(),
-		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
-		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
-		NodePorts: d.control.nodePorts, Transparency: newTransparency(d.data.tcp, d.Config.Kernel.MarkMask),
-		Room:       func(have int) bool { return d.data.room(sharesOf(&c.DataPath).Service, have) },
-		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
-		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
-		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
-	d.control.agent = d.agent
-	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log
-	d.watchdog.reading = &d.reading
-	if d.watchdog.limit, err = notify.Watchdog(); err != nil {
-		d.Log.Warn("the watchdog of the service manager is not fed", zap.Error(err))
-	}
-	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
-	}
-	if d.reports, err = newReports(c, &d.wrong, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
-		return err
-	}
-	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied }, d.reports.refusals)
-	d.steering.queues.reportTo(d.reports)
-	d.wrong.Began = d.reports.began
+	d.watchdog = d.newWatchdog()
+	m := d.newMetrics()
+	d.agent = d.newAgent(m)
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
-	d.data.lb.OnNeed = d.reports.need
-	d.checks = checks.New(d.data.lb, d.data.budget.Limit)
-	d.kernel = d.newFlows()
-	d.agent.Forwarding = d.kernel.Expect
-	d.steering.queues.tell(d.kernel)
-	if err := d.serveWeb(); err != nil {
+	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied }, d.reports.refusals)
+	if err := d.serveWeb(m); err != nil {
 		return err
 	}
 	d.reports.recorder.Record(events.Starting())
-	if err := sysctl.ReuseTimeWait(); err != nil {
-		d.Log.Warn("cannot reuse ports in TIME_WAIT: short connections may use all ports",
-			zap.Error(err)) // a host that forbids it is served as it is
-	}
-	if c.DataPath.Mode == config.ModeWinUserspace {
-		d.Log.Debug("conntrack is left as it is: nothing is steered")
-	} else if err := node.TuneConntrack(c.Kernel.Conntrack, d.Log); err != nil {
-		d.Log.Warn("conntrack settings not applied", zap.Error(err)) // a host that forbids it is served as it is
-	}
+	d.prepareHost()
 	return nil
+}
+
+// agentStatus is for what is made before the agent: until then nothing is applied.
+func (d *daemon) agentStatus() (s agent.Status) {
+	if d.agent == nil {
+		return s
+	}
+	return d.agent.Status()
+}
+
+// newAgent makes the agent of all that it works with.
+func (d *daemon) newAgent(m *metrics.Metrics) *agent.Agent {
+	c, data := &d.Config, d.data
+	return agent.New(agent.Config{LB: data.lb, Servers: map[lb.Protocol]agent.Sockets{
+		lb.TCP: agent.TCP(data.tcp), lb.UDP: data.udp, lb.SCTP: data.sctp}, Proxy: data.tcp,
+		Moving: &agent.Moving{Move: data.udp.Move, Flows: data.udp.Flows, Leave: data.udp.Leave,
+			Settle: data.udp.Settle},
+		Stale:    d.steering.reconciler(m.ObserveStale),
+		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
+		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
+		NodePorts: d.control.nodePorts, Transparency: newTransparency(data.tcp, c.Kernel.MarkMask),
+		Room:       func(have int) bool { return data.room(sharesOf(&c.DataPath).Service, have) },
+		RefuseSCTP: func() bool { engine, _ := data.sctp.InUse(); return engine == sctp.Packet },
+		Mode:       d.steering.mode, Stabilization: c.DataPath.Stabilization,
+		VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod,
+		Forwarding: d.kernel.Expect,
+		Observe: d.reports.observe(func(a agent.Attempt) {
+			m.ObserveAttempt(a)
+			d.watchdog.attempted.Store(time.Now().UnixNano())
+			d.kernel.Changed()
+			d.checks.Changed()
+		}), Log: d.Log})
+}
+
+// prepareHost changes what helps to serve. A host that forbids it is served as it is.
+func (d *daemon) prepareHost() {
+	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
+	}
+	if err := sysctl.ReuseTimeWait(); err != nil {
+		d.Log.Warn("cannot reuse ports in TIME_WAIT: short connections may use all ports", zap.Error(err))
+	}
+	if d.Config.DataPath.Mode == config.ModeWinUserspace {
+		d.Log.Debug("conntrack is left as it is: nothing is steered")
+	} else if err := node.TuneConntrack(d.Config.Kernel.Conntrack, d.Log); err != nil {
+		d.Log.Warn("conntrack settings not applied", zap.Error(err))
+	}
 }
 
 // serve starts to serve: with what a running process has, or afresh.
@@ -286,10 +314,8 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 	}
 	if taken {
 		d.lineage.taken = true
-		d.steering.queues.inherit()
 		d.holdRules()
-		d.keepTCPPort()
-		d.agent.SubmitFirst(desired) // what was taken over is served until that is applied
+		d.agent.TakeOver(desired) // what was taken over is served until that is applied
 		return nil
 	}
 	d.lineage = lineage{started: d.lineage.started} // who was asked has ended
@@ -301,19 +327,16 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 		return err
 	}
 	// Rules of a process that has crashed steer clients to the ports as soon as they are open.
-	d.agent.Prime(desired, d.steering.before.Ported)
-	d.agent.TCPPort, err = d.listenTCP()
-	switch {
+	switch err := d.agent.Prime(desired, d.steering.before); {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all",
 			d.Config.DataPath.BindAddress, err)
 	case err != nil:
 		return err
 	}
-	if err := d.insist(ctx, func() error { return d.steering.probeRest(ctx) }); err != nil {
+	if err := d.insist(ctx, func() error { return d.steering.probeRest(ctx, d.agent.Offer) }); err != nil {
 		return err
 	}
-	d.agent.Families = [2]agent.Family{d.steering.ipv4, d.steering.ipv6}
 	d.holdRules()
 	if err := d.insist(ctx, func() error { return d.agent.Apply(ctx, desired) }); err != nil {
 		return fmt.Errorf("apply the first Services: %w", err)
@@ -338,36 +361,6 @@ func (d *daemon) holdRules() {
 	var ctx context.Context
 	ctx, d.letGo = context.WithCancel(context.Background())
 	d.renewing.Go(func() { d.steering.renew(ctx) })
-}
-
-// listenTCP opens the TCP proxy port of all families that are steered.
-func (d *daemon) listenTCP() (uint16, error) {
-	return d.data.listenTCP(d.Config.DataPath.ProxyPortRange, d.steering.before.TCPPort, d.steering.binds())
-}
-
-// keepTCPPort keeps the TCP proxy port that was taken over, unless this process is to
-// listen elsewhere: then there is another, and the old ones stay open for what is steered
-// there until the rules are written.
-func (d *daemon) keepTCPPort() {
-	at := func(port uint16) (addrs []netip.AddrPort) {
-		for _, addr := range d.steering.binds() {
-			addrs = append(addrs, netip.AddrPortFrom(addr, port))
-		}
-		return addrs
-	}
-	old := d.data.tcp.Steered()
-	missing := func(addr netip.AddrPort) bool { return !slices.Contains(old, addr) }
-	if !d.Config.DataPath.ProxyPortRange.Contains(d.agent.TCPPort) || slices.ContainsFunc(at(d.agent.TCPPort),
-		missing) {
-		port, err := d.listenTCP()
-		if err != nil {
-			d.Log.Error("the TCP proxy port stays where it was", zap.Error(err))
-			return
-		}
-		d.agent.TCPPort = port
-	}
-	kept := at(d.agent.TCPPort)
-	d.agent.Retired = slices.DeleteFunc(old, func(addr netip.AddrPort) bool { return slices.Contains(kept, addr) })
 }
 
 // state is what is handed over, or taken.
@@ -410,6 +403,9 @@ func (d *daemon) close() error {
 	}
 	if d.web != nil {
 		errs = append(errs, d.web.close())
+	}
+	if d.control != nil {
+		errs = append(errs, d.control.checks.Close())
 	}
 	errs = append(errs, d.addresses.Close())
 	if d.reports != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/lb/balancer"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -39,16 +39,16 @@ type dataPath struct {
 	access *accesslog.Log
 }
 
-// openDataPath starts the loops and makes the servers, which listen nowhere yet. After an
-// error nothing is left running.
-func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
+// openDataPath starts the loops and makes the servers, which listen nowhere yet. need is called when a client waits for
+// endpoints. After an error nothing is left running.
+func openDataPath(all *config.Config, need func(lb.ID), log *zap.Logger) (*dataPath, error) {
 	c, to := &all.DataPath, &all.AccessLog
 	loops, err := node.NewLoops(c.Loops)
 	if err != nil {
 		return nil, err
 	}
 	d := &dataPath{loops: loops, lb: &balancer.Balancer{Seed: uint64(time.Now().UnixNano()), Outlier: c.Outlier,
-		Defaults: c.Policies, Loops: len(loops.Loops()), Timed: all.Metrics.Histograms}}
+		Defaults: c.Policies, Loops: len(loops.Loops()), Timed: all.Metrics.Histograms, OnNeed: need}}
 	if c.BusyPoll > 0 {
 		if err := loops.BusyPoll(c.BusyPoll); err != nil {
 			log.Warn("busy polling of network cards unavailable", zap.Error(err),
@@ -107,36 +107,6 @@ func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
 			zap.String("reason", why), zap.String("hint", "--udp-gso=on enables it"))
 	}
 	return avoid
-}
-
-// listenTCP opens the proxy port of TCP, the same one at each of the addresses: that of a
-// process that crashed, whose rules still lead to it, or else any of the range.
-func (d *dataPath) listenTCP(ports redirect.PortRange, crashed uint16, binds []netip.Addr) (uint16, error) {
-	var got netip.AddrPort
-	bind := func(port uint16) (err error) {
-		var open []netip.AddrPort
-		for _, addr := range binds {
-			if got, err = d.tcp.ListenSteered(netip.AddrPortFrom(addr, port)); err != nil {
-				for _, addr := range open {
-					d.tcp.Unlisten(addr)
-				}
-				return err
-			}
-			open = append(open, got)
-			port = got.Port()
-		}
-		return nil
-	}
-	if crashed != 0 && ports.Contains(crashed) && bind(crashed) == nil {
-		return got.Port(), nil
-	}
-	var err error
-	for range 10 { // the port that the kernel chose for one family may be taken in the other
-		if _, err = ports.Claim(bind); err == nil || ports.Size() > 0 {
-			break
-		}
-	}
-	return got.Port(), err
 }
 
 // active returns how many connections, flows and associations there are.

@@ -66,14 +66,16 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, t *steeredFamil
 	return nil
 }
 
-// await offers the engines that could not be tried at the start, since another program held the xtables lock.
-func (s *steering) await(ctx context.Context, offer func(ipv6 bool, path agent.Path, e agent.Engine)) {
+// await offers the families with the engines that could not be tried at the start, since another program held the
+// xtables lock.
+func (s *steering) await(ctx context.Context, offer func(ipv6 bool, f agent.Family)) {
 	ctx, cancel := context.WithTimeout(ctx, lockedFor)
 	defer cancel()
 	next := time.NewTicker(lockedTry)
 	defer next.Stop()
 	for _, t := range s.locked {
-		var f agent.Family
+		f := *s.of(t.ipv6)
+		f.No[agent.IPTables], f.No[agent.IPVS] = nil, nil
 		err := s.engines(ctx, &f, t)
 		for err != nil && ctx.Err() == nil {
 			select {
@@ -88,11 +90,7 @@ func (s *steering) await(ctx context.Context, offer func(ipv6 bool, path agent.P
 			}
 			return
 		}
-		for path, e := range f.Engines {
-			if e != nil {
-				offer(t.ipv6, agent.Path(path), e)
-			}
-		}
+		offer(t.ipv6, f)
 		s.log.Info("the xtables lock is free, data paths are tried", zap.Bool("ipv6", t.ipv6))
 	}
 }

@@ -133,7 +133,6 @@ func (d *daemon) moveToKernel(ctx context.Context) error {
 	} else {
 		d.Log.Info("the kernel forwards new connections until the next start")
 		d.awaitHandshakes(ctx)
-		d.agent.Retired = d.data.tcp.Steered()
 		if err := d.agent.Withdraw(ctx); err != nil {
 			return err // another process has taken over
 		}

@@ -14,7 +14,7 @@ import (
 
 // newFlows makes what reports and counts what the kernel forwards.
 func (d *daemon) newFlows() *report.Flows {
-	uses := func(p agent.Path) bool { return p.InKernel() && d.agent.Status().Paths[p] > 0 }
+	uses := func(p agent.Path) bool { return p.InKernel() && d.agentStatus().Paths[p] > 0 }
 	return report.New(report.Config{LB: d.data.lb, Watch: &d.watch, Now: eventloop.Now, PathOf: d.pathOf,
 		InUse: func() bool { return slices.ContainsFunc(agent.Paths(), uses) }, Local: d.addresses.Get,
 		ReadCounts: func(visit func(lb.Frontend, report.Count, map[netip.AddrPort]report.Count)) error {

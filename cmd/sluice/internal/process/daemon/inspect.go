@@ -74,7 +74,7 @@ func (d *daemon) serveAPI() {
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp, d.kernel},
 		Loops:   d.Config.DataPath.Loops, Kernel: d.kernel.Counts,
-		Journal: d.journal, Wrong: d.wrong.All, Nodes: d.control.nodes, Settings: d.Config.Settings, Status: d.status,
+		Journal: d.journal, Wrong: d.wrong.All, Nodes: d.objects.nodes, Settings: d.Config.Settings, Status: d.status,
 		History: d.history}
 	d.showPage(sources)
 	d.web.api.Open(api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler())

@@ -132,7 +132,7 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 		// Steered is what has somebody for anybody, even if it is dropped elsewhere.
 		port := k.steeredTo(f)
 		switch steers := o != nil && o.kind != lb.NodePort && len(o.backendsFor(true))+len(o.backendsFor(false)) > 0; {
-		case steers != (port != 0), steers && f.Protocol == lb.TCP && port != r.d.agent.TCPPort:
+		case steers != (port != 0), steers && f.Protocol == lb.TCP && port != r.d.agent.State().TCPPort:
 			report("kernel: %s is steered to port %d, which is not expected: %s", f, port, o)
 		case steers && f.Protocol == lb.UDP:
 			at := netip.AddrPortFrom(unspecified(ip.Is6()), port)
@@ -152,7 +152,7 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 			direct[lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(ip, port)}] = untouched
 			direct[lb.Frontend{Protocol: lb.UDP, Addr: netip.AddrPortFrom(ip, port)}] = untouched
 		}
-		direct[lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(ip, r.d.agent.TCPPort)}] = refused
+		direct[lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(ip, r.d.agent.State().TCPPort)}] = refused
 		for at := range owners {
 			if at.Addr().Is6() == ip.Is6() {
 				direct[lb.Frontend{Protocol: lb.UDP, Addr: netip.AddrPortFrom(ip, at.Port())}] = refused
@@ -212,7 +212,7 @@ func (r *modelRun) compareSockets(m *model, k *kernel, udpPorts map[lb.Frontend]
 		add(lb.TCP, netip.IPv4Unspecified(), port)
 	}
 	for i := range nodeMain {
-		add(lb.TCP, unspecified(i == 1), r.d.agent.TCPPort)
+		add(lb.TCP, unspecified(i == 1), r.d.agent.State().TCPPort)
 		add(lb.UDP, nodeMain[i], clientPort)
 		for _, ip := range endpointPool[i] {
 			for _, port := range targetPool {
@@ -239,7 +239,7 @@ func (r *modelRun) compareSockets(m *model, k *kernel, udpPorts map[lb.Frontend]
 // compareTable compares whose each point is by the table, and the endpoints of each
 // service port.
 func (r *modelRun) compareTable(m *model, points []lb.Frontend, report func(string, ...any)) {
-	table := r.d.agent.LB.Table()
+	table := r.d.data.lb.Table()
 	for _, f := range slices.Concat(points, slices.Collect(maps.Keys(m.owners))) {
 		want := m.owners[f]
 		if want == nil {
@@ -307,7 +307,7 @@ func (r *modelRun) comparePicks(m *model, report func(string, ...any)) {
 			}
 			var got []netip.AddrPort
 			for range max(1, len(want)) {
-				choice, gotErr := r.d.agent.LB.Pick(balancer.Flow{Frontend: asked, Client: client, Now: eventloop.Now()})
+				choice, gotErr := r.d.data.lb.Pick(balancer.Flow{Frontend: asked, Client: client, Now: eventloop.Now()})
 				if !errors.Is(gotErr, err) || gotErr != nil && err == nil {
 					report("pick: %s by %s: %v, want %v: %s", asked, c.name, gotErr, err, o)
 				}

@@ -253,12 +253,15 @@ func (r *modelRun) start() {
 	r.d = newDaemon(Options{Config: cfg, Version: "test", Log: log, SetVerbosity: func(int) {},
 		LogDropped: func() uint64 { return 0 },
 		Upgrade:    new(upgrade.Upgrader)})
-	r.source, err = newManifests(cfg.Source.Manifests, &r.d.wrong, log, &r.d.reading)
-	check(r.t, err)
-	r.d.source = r.source
+	check(r.t, r.d.openSource())
+	r.source = r.d.source.(*manifests)
 	check(r.t, r.d.open(r.t.Context()))
 	if r.noSets {
-		r.d.steering.ipv4.Steer, r.d.steering.ipv6.Steer = steeringBy(&redirect.IPTables{NoIPSet: true}), steeringBy(&redirect.IPTables{IPv6: true, NoIPSet: true})
+		for _, ipv6 := range []bool{false, true} {
+			f := r.d.steering.of(ipv6)
+			f.Steer = steeringBy(&redirect.IPTables{IPv6: ipv6, NoIPSet: true})
+			r.d.agent.Offer(ipv6, *f)
+		}
 	}
 	check(r.t, r.d.serve(r.t.Context(), r.d.control.desired(r.source.last.Load().Objects)))
 	r.flows, r.ports = map[lb.Frontend]answer{}, map[lb.Frontend]uint16{}

@@ -15,13 +15,10 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/metrics"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/flows"
-	"github.com/sluice-lb/sluice/internal/flows/report"
-	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/internal/flows/track"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/kernelmodes/queue"
 	"github.com/sluice-lb/sluice/lb"
-	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // handOverLasts is how long the process that hands over may still answer the kernel without that being worth a word.
@@ -31,9 +28,9 @@ const handOverLasts = 5 * time.Second
 type queues struct {
 	server   queue.Server
 	log      *zap.Logger
-	inherits bool // the Balancer knows the clients of the process before
+	inherits func() bool // the Balancer knows the clients of the process before
 
-	// unnumbered reports how many endpoints of a Service have no number, and 0 when all have. nil: nothing is reported.
+	// unnumbered reports how many endpoints of a Service have no number, and 0 when all have.
 	unnumbered func(of lb.Name, ipv6 bool, endpoints int)
 
 	began     atomic.Bool // to answer, and it may have ended since
@@ -46,10 +43,10 @@ type queues struct {
 	giveUp  context.CancelFunc // that; nil: nothing is waited for
 }
 
-func newQueues(log *zap.Logger) *queues {
-	q := &queues{log: log}
-	q.server.Now = eventloop.Now
-	return q
+func (d *daemon) newQueues() *queues {
+	return &queues{log: d.Log, inherits: func() bool { return d.lineage.taken }, unnumbered: d.reports.unnumbered,
+		server: queue.Server{Tracker: track.Tracker{Now: eventloop.Now, Balancer: d.data.lb, Watch: &d.watch,
+			Shares: sharesOf(&d.Config.DataPath), Chose: d.kernel.Chose}}}
 }
 
 // queueEngine gives a family the engine for data path queue.
@@ -89,18 +86,6 @@ func (q *queues) probe(ctx context.Context, marks uint32) (err error) {
 	return err
 }
 
-// tell gives who notes why endpoints are chosen for flows that are logged.
-func (q *queues) tell(to *report.Flows) { q.server.Chose = to.Chose }
-
-// choose gives the balancer that picks endpoints, the events of conntrack, and what one Service and one client may
-// have.
-func (q *queues) choose(b *balancer.Balancer, watch *flows.Watch, of shares.Shares) {
-	q.server.Balancer, q.server.Watch, q.server.Shares = b, watch, of
-}
-
-// reportTo has reports say of which Services the kernel chooses endpoints since they have no number.
-func (q *queues) reportTo(r *reports) { q.unnumbered = r.unnumbered }
-
 // unnumbered reports that endpoints of a Service have no number on data path queue, and when that is over.
 func (r *reports) unnumbered(of lb.Name, ipv6 bool, endpoints int) {
 	subject := fmt.Sprintf("numbers of %s/%s %t", of.Namespace, of.Name, ipv6)
@@ -110,9 +95,6 @@ func (r *reports) unnumbered(of lb.Name, ipv6 bool, endpoints int) {
 	}
 	r.ends(subject, events.EndpointsNumbered(of, r.node, ipv6))
 }
-
-// inherit says that the Balancer is that of a process that hands over.
-func (q *queues) inherit() { q.inherits = true }
 
 // stats may be called by any goroutine.
 func (q *queues) stats() (m metrics.Queue) {
@@ -205,7 +187,7 @@ type queueEngine struct {
 // Sync is that of the engine. Who answers is there before the rules that ask.
 func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 	if len(d.Added)+len(d.Changed) > 0 {
-		if !e.begun && !e.queues.inherits {
+		if !e.begun && !e.queues.inherits() {
 			e.recall(ctx, d.Added)
 		}
 		e.begun = true
@@ -223,9 +205,6 @@ func (e *queueEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error 
 func (e *queueEngine) report() {
 	was := e.lacks
 	e.lacks = e.Unnumbered()
-	if e.queues.unnumbered == nil {
-		return
-	}
 	for of, n := range e.lacks {
 		if was[of] == 0 {
 			e.queues.log.Warn("data path queue: endpoints without a number, the kernel chooses",

@@ -18,8 +18,9 @@ import (
 func TestUnnumbered(t *testing.T) {
 	testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node.Enter(t)
 	var said []string
-	q := newQueues(zap.NewNop())
-	q.unnumbered = func(of lb.Name, _ bool, endpoints int) { said = append(said, fmt.Sprint(of.Name, " ", endpoints)) }
+	q := &queues{log: zap.NewNop(), unnumbered: func(of lb.Name, _ bool, endpoints int) {
+		said = append(said, fmt.Sprint(of.Name, " ", endpoints))
+	}}
 	e := &queueEngine{queues: q, Engine: &nftables.Engine{
 		Ask: nftables.Ask{First: 1, Count: 1, Mask: 0xf0000, Target: true, Share: 80}}}
 	service := func(name string, address byte, endpoints int) *lb.Service {

@@ -229,6 +229,13 @@ func (r *reports) began(c conditions.Condition) {
 	}
 }
 
+// put says what is wrong with a subject now, and reports what has begun.
+func (r *reports) put(subject string, now []conditions.Condition) {
+	for _, c := range r.wrong.Note(subject, now) {
+		r.began(c)
+	}
+}
+
 // check reports when a health check of a Service cannot be served, and when it is after all.
 func (r *reports) check(of status.ServiceHealth, at netip.AddrPort, err error) {
 	if err != nil {
@@ -243,7 +250,7 @@ func (r *reports) check(of status.ServiceHealth, at netip.AddrPort, err error) {
 func (r *reports) binding(path, flag string, event func(error) events.Event) func(error) {
 	return func(err error) {
 		if err == nil {
-			r.wrong.Put(path, nil)
+			r.wrong.Note(path, nil)
 			r.log.Info("served after all", zap.String("path", path))
 			return
 		}

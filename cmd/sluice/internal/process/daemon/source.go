@@ -27,6 +27,9 @@ type source interface {
 	Run(ctx context.Context, changed func(kube.Objects))
 }
 
+// putter says what is wrong with a subject now (reports.put).
+type putter = func(subject string, now []conditions.Condition)
+
 // turn is what the goroutine of a source does with what it has read.
 type turn struct {
 	since atomic.Pointer[time.Time] // nil: the goroutine waits for something to read
@@ -49,10 +52,9 @@ func (t *turn) stuck(now time.Time, limit time.Duration) bool {
 
 // newSource returns the source that cfg asks for. The error is one of cfg: nothing
 // has been started.
-func newSource(cfg *config.Config, wrong *conditions.Set, log *zap.Logger, j *journal.Journal,
-	reading *turn) (source, error) {
+func newSource(cfg *config.Config, put putter, log *zap.Logger, j *journal.Journal, reading *turn) (source, error) {
 	if !cfg.FromAPI() {
-		return newManifests(cfg.Source.Manifests, wrong, log, reading)
+		return newManifests(cfg.Source.Manifests, put, log, reading)
 	}
 	kubeapi.LogTo(log)
 	connection, err := kubeapi.RESTConfig(cfg.Document.ClientConnection, cfg.Source.Master)
@@ -74,7 +76,7 @@ func newSource(cfg *config.Config, wrong *conditions.Set, log *zap.Logger, j *jo
 // manifests is the source that reads files.
 type manifests struct {
 	loader *manifest.Loader
-	wrong  *conditions.Set
+	put    putter
 	log    *zap.Logger
 	turn   *turn
 	last   atomic.Pointer[manifest.Result]
@@ -82,8 +84,8 @@ type manifests struct {
 
 // newManifests reads the files for the first time. A path that cannot be read is an error; a file that is rejected
 // keeps no other from being served.
-func newManifests(paths []string, wrong *conditions.Set, log *zap.Logger, reading *turn) (*manifests, error) {
-	m := &manifests{loader: &manifest.Loader{Paths: paths}, wrong: wrong, log: log, turn: reading}
+func newManifests(paths []string, put putter, log *zap.Logger, reading *turn) (*manifests, error) {
+	m := &manifests{loader: &manifest.Loader{Paths: paths}, put: put, log: log, turn: reading}
 	result, _ := m.loader.Load()
 	m.last.Store(&result)
 	if !result.Lost {
@@ -101,7 +103,7 @@ func (m *manifests) Run(ctx context.Context, changed func(kube.Objects)) {
 	apply := func(result manifest.Result) {
 		defer m.turn.begin()()
 		m.last.Store(&result)
-		m.wrong.Put("manifests", wrongIn(result))
+		m.put("manifests", wrongIn(result))
 		m.log.Debug("manifests read", zap.Int("files", result.Files), zap.Int("objects", result.Objects.Len()))
 		changed(result.Objects)
 	}

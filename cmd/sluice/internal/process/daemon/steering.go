@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -39,11 +40,11 @@ type steering struct {
 	locked     []*steeredFamily  // families whose kernel modes wait for the xtables lock
 }
 
-func newSteering(c *config.Config, log *zap.Logger) *steering {
+func newSteering(c *config.Config, q *queues, log *zap.Logger) *steering {
 	mode, _ := agent.ParsePath(c.DataPath.Mode)
 	return &steering{config: c, log: log, mode: mode, nftables: make(map[bool]*redirect.NFTables),
 		iptables: make(map[bool]*redirect.IPTables),
-		queues:   newQueues(log), stale: flows.Stale{Log: log},
+		queues:   q, stale: flows.Stale{Log: log},
 		before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
 }
 
@@ -102,16 +103,6 @@ func (s *steering) bindAddress(ipv6 bool) netip.Addr {
 	}
 }
 
-// binds returns where the TCP proxy port listens: an address for each family that is steered.
-func (s *steering) binds() (out []netip.Addr) {
-	for _, f := range []agent.Family{s.ipv4, s.ipv6} {
-		if f.Steer != nil {
-			out = append(out, f.Bind)
-		}
-	}
-	return out
-}
-
 // probe finds out what rules the host takes, and what can forward in its kernel.
 func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family) error {
 	log := s.log.With(zap.Bool("ipv6", t.ipv6), zap.Bool("requested", s.filter.Requested))
@@ -156,28 +147,36 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 }
 
 // probeRest is probe of the families that are served by the rules of a process that has
-// crashed.
-func (s *steering) probeRest(ctx context.Context) error {
+// crashed, and offers each.
+func (s *steering) probeRest(ctx context.Context, offer func(ipv6 bool, f agent.Family)) error {
 	for ; len(s.unprobed) > 0; s.unprobed = s.unprobed[1:] {
-		t, f := s.unprobed[0], &s.ipv4
-		if t.ipv6 {
-			f = &s.ipv6
-		}
+		t := s.unprobed[0]
+		f := s.of(t.ipv6)
 		if err := s.probe(ctx, t, f); err != nil && (!t.ipv6 || errors.Is(err, netfilter.ErrLocked)) {
 			return err
 		} else if err != nil {
 			s.log.Warn("IPv6 Services are not served", zap.Error(err))
 			*f = agent.Family{}
 		}
+		offer(t.ipv6, *f)
 	}
 	return nil
 }
 
-// reconciler returns who deletes stale entries of conntrack; nil: nothing is steered.
-func (s *steering) reconciler() agent.Stale {
+func (s *steering) of(ipv6 bool) *agent.Family {
+	if ipv6 {
+		return &s.ipv6
+	}
+	return &s.ipv4
+}
+
+// reconciler returns who deletes stale entries of conntrack, and calls observe (flows.Stale.Observe); nil: nothing is
+// steered.
+func (s *steering) reconciler(observe func(ipv6 bool, took time.Duration)) agent.Stale {
 	if len(s.steered) == 0 {
 		return nil
 	}
+	s.stale.Observe = observe
 	return &s.stale
 }
 

@@ -22,6 +22,15 @@ type watchdog struct {
 	log       *zap.Logger
 }
 
+// newWatchdog makes the watchdog, with a limit of 0 where the service manager has none.
+func (d *daemon) newWatchdog() *watchdog {
+	limit, err := notify.Watchdog()
+	if err != nil {
+		d.Log.Warn("the watchdog of the service manager is not fed", zap.Error(err))
+	}
+	return &watchdog{limit: limit, loops: d.data.loops, status: d.agentStatus, reading: &d.reading, log: d.Log}
+}
+
 // run feeds it every half of its limit until ctx ends.
 func (w *watchdog) run(ctx context.Context) {
 	tick := time.NewTicker(w.limit / 2)

@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/control/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/metrics"
@@ -24,12 +23,23 @@ import (
 // web is what the program serves over HTTP.
 type web struct {
 	servers []*status.Server
-	checks  *status.ServiceChecks // health checks of Services
-	conns   *status.Conns         // of all of them
-	inside  *status.Inside        // the page and the API; nil: there are none
-	pages   api.Gate              // inside has it
-	api     api.Gate              // of the API's socket, and
-	listens bool                  // it is served
+	conns   *status.Conns  // of all of them, and of health checks of Services
+	open    status.Listen  // has them among conns
+	inside  *status.Inside // the page and the API; nil: there are none
+	pages   api.Gate       // inside has it
+	api     api.Gate       // of the API's socket, and
+	listens bool           // it is served
+}
+
+// newWeb makes what serves nothing yet.
+func (d *daemon) newWeb() *web {
+	w := &web{conns: status.NewConns(d.data.budget.Limit), pages: api.Gate{Waits: d.waits()},
+		api: api.Gate{Waits: d.waits()}}
+	w.open = w.conns.Bound(d.Upgrade.Listen)
+	if who := d.Config.Page; who != config.PageNever {
+		w.inside = &status.Inside{Anywhere: who == config.PageAlways, Inner: &w.pages}
+	}
+	return w
 }
 
 func (w *web) close() error {
@@ -37,38 +47,24 @@ func (w *web) close() error {
 	for _, s := range w.servers {
 		errs = append(errs, s.Close())
 	}
-	return errors.Join(append(errs, w.checks.Close())...)
+	return errors.Join(errs...)
 }
 
-// serveWeb serves what probes and scrapers ask, and connects the packages to the metrics.
-func (d *daemon) serveWeb() error {
-	d.web = &web{checks: &d.control.checks, conns: status.NewConns(d.data.budget.Limit),
-		pages: api.Gate{Waits: d.waits()}, api: api.Gate{Waits: d.waits()}}
-	open := d.web.conns.Bound(d.Upgrade.Listen)
-	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, open
-	m := d.newMetrics()
-	d.agent.Observe = d.reports.observe(func(a agent.Attempt) {
-		m.ObserveAttempt(a)
-		d.watchdog.attempted.Store(time.Now().UnixNano())
-		d.kernel.Changed()
-		d.checks.Changed()
-	})
-	c := &d.Config.Document
+// serveWeb serves what probes and scrapers ask.
+func (d *daemon) serveWeb(m *metrics.Metrics) error {
+	c, open := &d.Config.Document, d.web.open
 	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.detail, m.ObserveProbe),
 		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
-	if who := d.Config.Page; who != config.PageNever {
-		d.web.inside = &status.Inside{Anywhere: who == config.PageAlways, Inner: &d.web.pages}
-	}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
 		Config: c, Steering: d.steering.filter, Inside: d.web.inside,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
-	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
+	scraped := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
 	for _, b := range []struct {
 		status.Binding
 		flag string
-	}{{health, "--healthz-bind-address"}, {metrics, "--metrics-bind-address"}} {
+	}{{health, "--healthz-bind-address"}, {scraped, "--metrics-bind-address"}} {
 		if b.Addr == "" {
 			continue
 		}
@@ -103,7 +99,7 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
 		SCTPEngine: d.data.sctp.InUse, SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
-		Agent: d.agent.Status, Conntrack: sysctl.Usage, Descriptors: &d.data.budget,
+		Agent: d.agentStatus, Conntrack: sysctl.Usage, Descriptors: &d.data.budget,
 		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, LogDropped: d.LogDropped,
 		LostEvents: func() uint64 { return d.watch.Stats().Lost },
 		Families:   d.steering.served, Services: d.data.lb.Counters().All, Kernel: d.kernel.Counts,
@@ -121,7 +117,6 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		}
 	}
 	m := metrics.New(sources)
-	d.steering.stale.Observe = m.ObserveStale
 	m.Register(d.Upgrade.Collector())
 	return m
 }

@@ -48,7 +48,7 @@ func newState(t *testing.T, loops int) *State {
 		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,
 	}
 	e.Agent = agent.New(agent.Config{LB: b, Now: eventloop.Now, Log: zap.NewNop(),
-		Servers: map[lb.Protocol]agent.Sockets{lb.TCP: agent.TCP(e.TCP), lb.UDP: e.UDP}})
+		Servers: map[lb.Protocol]agent.Sockets{lb.TCP: agent.TCP(e.TCP), lb.UDP: e.UDP}, Proxy: e.TCP})
 	return e
 }
 

@@ -49,24 +49,13 @@ func (c *Condition) same(o Condition) bool {
 
 // Set is all conditions of a process. The zero Set is ready. Its methods may be called from anywhere.
 type Set struct {
-	// Began is called with each condition that has begun, once. Set before the first Put; may be nil.
-	Began func(Condition)
-
 	mu    sync.Mutex // guards the following
 	of    map[string][]Condition
 	count map[string]int // by reason, those that have been but are over included
 }
 
-// Put says what is wrong with a subject now: nothing, if there are none. What was wrong already keeps its Since.
-func (s *Set) Put(subject string, now []Condition) {
-	for _, c := range s.Note(subject, now) {
-		if s.Began != nil {
-			s.Began(c)
-		}
-	}
-}
-
-// Note is Put for conditions that the caller reports: it returns those that have begun.
+// Note says what is wrong with a subject now: nothing, if there are none. What was wrong already keeps its Since. It
+// returns the conditions that have begun.
 func (s *Set) Note(subject string, now []Condition) (began []Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
