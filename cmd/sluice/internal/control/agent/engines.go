@@ -144,6 +144,7 @@ func (e *forwarder) repair(ctx context.Context, a *Agent) {
 		return // so is this process's end
 	}
 	defer resume()
+	a.damaged = true
 	if _, err := a.begin(ctx, e, lb.Delta{}, nil); err != nil {
 		a.Log.Warn("writing rules again failed", zap.Stringer("data_path", e.path),
 			zap.Bool("ipv6", e.ipv6), zap.Error(err))

@@ -46,7 +46,7 @@ func TestLooks(t *testing.T) {
 		a, k, _, _ := withEngines(t)
 		a.VerifyEvery = time.Hour
 		mustApply(t, a, service(lb.TCP, "web", 1, 1))
-		const takes = 600 * time.Millisecond       // to write the rules of many Services
+		const takes = 240 * time.Millisecond       // to write the rules of many Services
 		k.moved = func() { time.Sleep(takes / 3) } // for each family and path that is written
 		stop := running(t, a)
 		repaired := func() (after time.Duration) {
