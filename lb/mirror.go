@@ -77,6 +77,15 @@ func (m *Mirror) Changed() (out []Change) {
 	return out
 }
 
+// All returns the services as if all had come now.
+func (m *Mirror) All() []Change {
+	out := make([]Change, 0, len(m.services))
+	for _, s := range m.services {
+		out = append(out, Change{New: s, Addresses: true})
+	}
+	return out
+}
+
 // ID names the service.
 func (c Change) ID() ID {
 	if c.New == nil {

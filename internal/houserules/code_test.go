@@ -55,6 +55,17 @@ func codeRules() []rule {
 			},
 		},
 		{
+			name: "only lb computes a delta", check: checkDeltas,
+			why: "what has changed is found in one place, and all others are passed it",
+			broken: tree{"redirect/a.go": "package redirect\n\nfunc f() {\n\tc := lb.Change{New: s}\n" +
+				"\td.Added = append(d.Added, s)\n\td := lb.Delta{Removed: l}\n}\n"},
+			want: "redirect/a.go:4: makes\nredirect/a.go:5: makes\nredirect/a.go:6: makes",
+			fine: tree{
+				"lb/a.go":       "package lb\n\nfunc f() {\n\td.Added = append(d.Added, s)\n}\n",
+				"redirect/a.go": "package redirect\n\nfunc f() {\n\td := lb.Delta{Whole: true}\n\td.Note(nil, s)\n\tl := d.Added\n}\n",
+			},
+		},
+		{
 			name: "platform code has a platform's file name", check: checkPlatforms,
 			why: "the list of files then says what runs where, and no build tag selects code that tests never see",
 			broken: tree{

@@ -28,6 +28,7 @@ func TestRules(t *testing.T) {
 	r := load(t)
 	for _, rule := range append(rules(),
 		rule{name: "imports go one way", check: checkImports, why: importsWhy},
+		rule{name: "folders are no circle", check: checkCircles, why: foldersWhy},
 		rule{name: "go.mod is the product's", check: checkRequirements, why: requirementsWhy}) {
 		t.Run(rule.name, func(t *testing.T) {
 			found := rule.check(r)

@@ -305,10 +305,11 @@ func (s shape) trial(program *netfilter.IPTables) *netfilter.Ruleset {
 		Backends:        []lb.Backend{{Addr: at(3), Ready: true, Local: true}, {Addr: at(4), Ready: true}},
 		AffinityTimeout: 1e9,
 	}
-	d := lb.Delta{Added: []*lb.Service{service}}
+	var d lb.Delta
+	d.Note(nil, service)
 	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
 		id := lb.ID{Name: "refused", Protocol: p, IPv6: s.ipv6}
-		d.Added = append(d.Added, &lb.Service{ID: id, Addresses: []lb.Address{{Addr: at(5)}}})
+		d.Note(nil, &lb.Service{ID: id, Addresses: []lb.Address{{Addr: at(5)}}})
 	}
 	var m lb.Mirror
 	m.Fold(&d, s.ipv6)

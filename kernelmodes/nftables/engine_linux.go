@@ -70,10 +70,7 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 		t := &nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}
 		e.content = newContent(t, s)
 		e.content.endpoints, e.endpoints.share = &e.endpoints, e.Ask.Share
-		changed = nil
-		for _, x := range services {
-			changed = append(changed, lb.Change{New: x})
-		}
+		changed = e.services.All()
 	}
 	e.content.edit(s, services, changed)
 	if err := e.content.Write(); err != nil {
@@ -180,8 +177,13 @@ func (s shape) trial() *nft.Table {
 	affine.Name, affine.Addresses, affine.AffinityTimeout = "affine", []lb.Address{{Addr: at(5)}}, 1e9
 	refused.Name, refused.Addresses, refused.Backends = "refused", []lb.Address{{Addr: at(6)}}, nil
 	c := newContent(&nft.Table{Name: trial, IPv6: s.ipv6}, s)
-	services := map[lb.ID]*lb.Service{plain.ID: plain, affine.ID: &affine, refused.ID: &refused}
-	c.edit(s, services, []lb.Change{{New: plain}, {New: &affine}, {New: &refused}})
+	var d lb.Delta
+	for _, service := range []*lb.Service{plain, &affine, &refused} {
+		d.Note(nil, service)
+	}
+	var m lb.Mirror
+	m.Fold(&d, s.ipv6)
+	c.edit(s, m.Services(), m.Changed())
 	if s.ask.Count > 0 {
 		s.queues(c.Table, true)
 	}
