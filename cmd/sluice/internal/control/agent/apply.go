@@ -72,15 +72,31 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.requestTransparency(plan)
 	a.carry(ctx, plan)
-	a.reportFallbacks(plan, attempt)
-	a.reportPolicies(plan, attempt)
-	a.reportLoops(plan, attempt)
-	a.reportOwn(plan, attempt)
+	a.report(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
 		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)
 	}
-	leaveErr := a.leave(ctx, plan)
+	finishErr := a.finish(ctx, plan)
+	a.progress.applied(plan)
+	attempt.Services = a.reported.changes(plan.table)
+	a.planner.executed(plan, lacking)
+	a.patient = false // by now it is known where each Service is, and may stay
+	a.planner.whole = a.unsynced()
+	return 0, errors.Join(holdErr, planErr, finishErr)
+}
+
+// report adds to the attempt what is to be said of the rows of a plan, as far as it has not been.
+func (a *Agent) report(plan *Plan, attempt *Attempt) {
+	a.reportFallbacks(plan, attempt)
+	a.reportPolicies(plan, attempt)
+	a.reportLoops(plan, attempt)
+	a.reportOwn(plan, attempt)
+}
+
+// finish removes what a plan does not need any more, now that clients are steered to what it has brought.
+func (a *Agent) finish(ctx context.Context, plan *Plan) error {
+	err := a.leave(ctx, plan)
 	unwanted := a.sockets.unwanted(plan)
 	ended := a.sockets.goOn(unwanted, func(f lb.Frontend) bool {
 		p, _ := a.planner.pieceAt(plan, f)
@@ -91,22 +107,23 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.sockets.settle()
 	a.sockets.closeAll(unwanted)
 	a.retire()
-	if len(a.leaving) > 0 {
-		held, table := plan.held(), plan.table
-		a.leaving = slices.DeleteFunc(a.leaving, func(s *lb.Service) bool { return !held[s.ID] })
-		if len(a.leaving) > 0 {
-			table = table.Beside(a.leaving)
-		}
-		a.LB.Update(table)
-		a.tableChanged()
-		holdErr = errors.Join(holdErr, a.hold(ctx))
+	if len(a.leaving) == 0 {
+		return err
 	}
-	a.progress.applied(plan)
-	attempt.Services = a.reported.changes(plan.table)
-	a.planner.executed(plan, lacking)
-	a.patient = false // by now it is known where each Service is, and may stay
-	a.planner.whole = a.unsynced()
-	return 0, errors.Join(holdErr, planErr, leaveErr)
+	held := plan.held() // which are steered where they were
+	a.leaving = slices.DeleteFunc(a.leaving, func(s *lb.Service) bool { return !held[s.ID] })
+	a.publish()
+	return errors.Join(err, a.hold(ctx))
+}
+
+// publish makes the planner's table the current one, with the addresses beside it that are about to go.
+func (a *Agent) publish() {
+	table := a.planner.table
+	if len(a.leaving) > 0 {
+		table = table.Beside(a.leaving)
+	}
+	a.LB.Update(table)
+	a.tableChanged()
 }
 
 // environment returns what decides about Services now.
@@ -179,11 +196,7 @@ func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.S
 		}
 	}
 	err := a.hold(ctx)
-	if len(a.leaving) > 0 {
-		table = table.Beside(a.leaving)
-	}
-	a.LB.Update(table)
-	a.tableChanged()
+	a.publish()
 	a.logRefused(refused)
 	return err
 }

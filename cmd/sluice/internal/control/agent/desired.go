@@ -159,4 +159,3 @@ func (e *environment) concrete(table *lb.Table, s *lb.Service) *lb.Service {
 	}
 	return &out
 }
-
