@@ -154,6 +154,7 @@ func New(c Config) *Agent {
 	a.offers = make(chan offer, 2*len(a.Families)) // at the start, and later
 	a.requests = make(chan *drainRequest)
 	a.jobEnded, a.patient = make(chan struct{}, 1), true
+	a.planner.engines = &a.forwarders
 	a.planner.settling = settling{c.Stabilization, func() int64 { return a.Now() }}
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.Health().WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID),

@@ -41,7 +41,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	defer resume()
 	start, attempt := time.Now(), new(Attempt)
 	defer func() {
-		if wait == 0 {
+		if !attempt.put {
 			a.end(attempt, start, err)
 		}
 	}()
@@ -49,10 +49,12 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
 	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks, Hosts: want.Hosts}
-	goesOn := a.endLate() // a writing that has begun
-	if goesOn {
+	attempt.goesOn = a.endLate()
+	if attempt.goesOn {
 		attempt.Changes.add(&a.late)
 	}
+	// What has been written is taken into use without the pace. What is new then has an attempt of its own.
+	a.planner.resting = attempt.goesOn && !a.patient && !a.damaged
 	env := a.environment()
 	services := a.drained(env.served(want.Services.AppendTo(nil)))
 	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
@@ -62,8 +64,9 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	if a.damaged {
 		defer a.looks.spend(start) // this bounds repairs, which do not wait
 	}
-	if writes {
-		if wait := a.pace.wait(start); wait > 0 && !a.damaged && !goesOn {
+	if writes && !a.planner.resting {
+		if wait := a.pace.wait(start); wait > 0 && !a.damaged {
+			attempt.put = true
 			a.progress.deferred()
 			return wait, nil
 		}
@@ -83,7 +86,10 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.planner.executed(plan, lacking)
 	a.patient = false // by now it is known where each Service is, and may stay
 	a.planner.whole = a.unsynced()
-	return 0, errors.Join(holdErr, planErr, finishErr)
+	if a.planner.resting && len(a.planner.dirty) > 0 {
+		attempt.rests, wait = true, max(a.pace.wait(time.Now()), time.Nanosecond)
+	}
+	return wait, errors.Join(holdErr, planErr, finishErr)
 }
 
 // report adds to the attempt what is to be said of the rows of a plan, as far as it has not been.
@@ -252,9 +258,9 @@ func (a *Agent) tableChanged() {
 	}
 }
 
-// unsynced reports whether an engine may not have what it was passed.
+// unsynced reports whether an engine may not have what it was passed, and is not writing.
 func (a *Agent) unsynced() bool {
-	return slices.ContainsFunc(a.engines(), func(e *forwarder) bool { return !e.synced })
+	return slices.ContainsFunc(a.engines(), func(e *forwarder) bool { return !e.synced && e.job == nil })
 }
 
 // maxReplans bounds how often prepare makes another plan because of what changes meanwhile: the
@@ -364,17 +370,19 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 // end records how an attempt went, and reports it.
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
-	waiting := a.waiting()
+	waiting := a.writing()
+	if waiting.IsZero() && attempt.rests {
+		waiting = start
+	}
 	switch {
 	case err != nil:
 		a.applying.add(&attempt.Changes)
-		a.drains.answer(err)
 	case waiting.IsZero():
 		attempt.Changes.add(&a.applying)
-		a.drains.answer(nil)
 	default:
 		a.late.add(&a.applying)
 	}
+	a.drains.attempted(attempt.goesOn, err != nil || waiting.IsZero(), err)
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
 	attempt.Shortages, a.sockets.shortages = a.sockets.shortages, nil
 	attempt.Losers, a.losers = a.losers, nil
@@ -384,7 +392,11 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	p, s := &a.progress, &a.progress.status
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.LastError, s.Conflicts, s.Short = err, len(a.sockets.conflicts), len(a.sockets.short)
+	s.Conflicts, s.Short = len(a.sockets.conflicts), len(a.sockets.short)
+	tries := err == nil && !waiting.IsZero() && !attempt.goesOn && s.LastError != nil // what has failed, and may again
+	if !tries {
+		s.LastError = err
+	}
 	if err != nil {
 		s.Failures++
 		if s.QueuedSince.IsZero() { // a repair
@@ -402,7 +414,9 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 		a.damaged = false
 	}
 	s.LastApplied = time.Now()
-	s.QueuedSince = waiting
+	if !tries {
+		s.QueuedSince = waiting
+	}
 	if waiting.IsZero() && len(p.token) > 0 { // a newer one waits, and no other
 		s.QueuedSince = s.LastQueued
 	}

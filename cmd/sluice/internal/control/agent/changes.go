@@ -34,7 +34,7 @@ func (a *Agent) Choice(id lb.ID) (Choice, bool) {
 		return Choice{}, false
 	}
 	c := x.piece.choice
-	c.Waits = x.waits
+	c.Writing = x.behind
 	return c, x.piece != nothing
 }
 

@@ -50,6 +50,7 @@ type drains struct {
 	all    []lb.Drain
 	asked  []*drainRequest             // that are not answered yet
 	taken  int                         // how many of these are in all
+	begun  int                         // of those taken, how many engines have begun to write
 	in     *lb.Drains                  // of all, with the addresses of nodes
 	marked map[*lb.Service]*lb.Service // what in has made of the Services of the last turn
 	next   int64                       // the deadline until which marked holds; 0: it does not
@@ -75,15 +76,26 @@ func (a *Agent) Drain(ctx context.Context, d lb.Drain, undo, force bool) error {
 	}
 }
 
-// answer reports how an attempt went to those whose drains it has applied.
-func (d *drains) answer(err error) {
+// attempted reports how an attempt went to those whose drains are applied: all if no engine writes, over, and else those
+// for which an engine has ended twice since.
+func (d *drains) attempted(goesOn, over bool, err error) {
+	n := 0
+	switch {
+	case over:
+		n = d.taken
+	case goesOn:
+		n = d.begun
+	}
 	if err != nil {
 		err = fmt.Errorf("the change is tried again until it is applied everywhere: %w", err)
 	}
-	for _, r := range d.asked[:d.taken] {
+	for _, r := range d.asked[:n] {
 		r.done <- err
 	}
-	d.asked, d.taken = slices.Delete(d.asked, 0, d.taken), 0
+	d.asked, d.taken, d.begun = slices.Delete(d.asked, 0, n), d.taken-n, d.begun-min(n, d.begun)
+	if goesOn {
+		d.begun = d.taken
+	}
 }
 
 // drained returns what is desired with the endpoints marked that are drained, those that were asked for since included.

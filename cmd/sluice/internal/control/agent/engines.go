@@ -34,14 +34,15 @@ func (e *forwarder) wants(p *piece) *lb.Service {
 
 // delta returns what a plan changes for the engine. What is on another path now, and may
 // not be there yet, is not removed before it is to leave, but for addresses that others have now.
-func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
+func (e *forwarder) delta(plan *Plan, leave, steered bool) (d lb.Delta) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
 		if c.id().IPv6 != e.ipv6 {
 			continue
 		}
 		was, now := c.port.passed[e.path], e.wants(c.now)
-		if was != nil && now == nil && !leave && c.now != nothing {
+		left := steered && c.old != nothing && c.old.choice.Path != e.path // with a change before
+		if was != nil && now == nil && !leave && c.now != nothing && !left {
 			now = disowned(was, plan.table)
 		}
 		d.Note(was, now)
@@ -64,15 +65,15 @@ func disowned(s *lb.Service, table *lb.Table) *lb.Service {
 }
 
 // join passes to the engine what is on its path from now on.
-func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) (late bool, err error) {
-	d := e.delta(plan, false)
+func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) error {
+	d := e.delta(plan, false, a.steering.synced)
 	if len(d.Added)+len(d.Changed) == 0 && (e.synced || e.empty) {
-		return false, nil // to remove what it had is for later
+		return nil // to remove what it had is for later
 	}
 	if !e.begun {
 		left, err := e.engine.Leftover(ctx)
 		if err != nil {
-			return false, fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
+			return fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
 		}
 		if left {
 			e.keep(plan, a)
@@ -98,16 +99,15 @@ func (e *forwarder) keep(plan *Plan, a *Agent) {
 // has nothing to do is called once, since there may be something left of an earlier process.
 // After a failure it keeps what it has.
 func (e *forwarder) leave(ctx context.Context, a *Agent, plan *Plan) error {
-	d := e.delta(plan, true)
-	if e.failed != nil || e.job != nil || len(d.Removed) == 0 && e.synced {
+	d := e.delta(plan, true, true)
+	if e.failed != nil || e.job != nil || a.planner.resting || len(d.Removed) == 0 && e.synced {
 		return nil
 	}
-	_, err := e.sync(ctx, a, d, plan)
-	return err
+	return e.sync(ctx, a, d, plan)
 }
 
 // sync passes a change to the engine, or all that it is to have if it may have something else.
-func (e *forwarder) sync(ctx context.Context, a *Agent, d lb.Delta, plan *Plan) (late bool, err error) {
+func (e *forwarder) sync(ctx context.Context, a *Agent, d lb.Delta, plan *Plan) error {
 	removed, ports := d.Removed, a.planner.ports
 	for _, s := range removed {
 		ports[s.ID].passed[e.path] = nil
@@ -119,6 +119,11 @@ func (e *forwarder) sync(ctx context.Context, a *Agent, d lb.Delta, plan *Plan) 
 		ports[c.New.ID].passed[e.path] = c.New
 	}
 	if !e.synced {
+		for i := range plan.changes {
+			if x := plan.changes[i].port; x.gone {
+				x.passed[e.path] = nil
+			}
+		}
 		d = lb.Delta{Whole: true}
 		for i := range plan.table.Len() { // in the order of the table
 			if x := ports[plan.table.At(i).ID]; x != nil && x.id().IPv6 == e.ipv6 && x.passed[e.path] != nil {
@@ -127,10 +132,10 @@ func (e *forwarder) sync(ctx context.Context, a *Agent, d lb.Delta, plan *Plan) 
 		}
 	}
 	e.begun, e.node, e.empty = true, plan.node, len(d.Added) == 0 && (d.Whole || e.empty)
-	if late, err = a.begin(ctx, e, d, removed); err != nil {
-		return false, fmt.Errorf("forward Services by %s: %w", e.path, err)
+	if err := a.begin(ctx, e, d, removed); err != nil {
+		return fmt.Errorf("forward Services by %s: %w", e.path, err)
 	}
-	return late, nil
+	return nil
 }
 
 // repair has the engine write again what another program has changed, before all else is looked at: until then the
@@ -145,7 +150,7 @@ func (e *forwarder) repair(ctx context.Context, a *Agent) {
 	}
 	defer resume()
 	a.damaged = true
-	if _, err := a.begin(ctx, e, lb.Delta{}, nil); err != nil {
+	if err := a.begin(ctx, e, lb.Delta{}, nil); err != nil {
 		a.Log.Warn("writing rules again failed", zap.Stringer("data_path", e.path),
 			zap.Bool("ipv6", e.ipv6), zap.Error(err))
 	}
@@ -176,11 +181,11 @@ func (a *Agent) engines() (out []*forwarder) {
 // does no harm: steering comes first. Services whose engine takes long stay where they are. replan: there are any.
 func (a *Agent) join(ctx context.Context, plan *Plan) (replan bool) {
 	for _, e := range a.engines() {
-		if e.failed != nil || e.job != nil {
+		if e.failed != nil || e.job != nil || a.planner.resting {
 			continue
 		}
-		late, err := e.join(ctx, a, plan)
-		if replan = replan || late || err != nil; err != nil {
+		err := e.join(ctx, a, plan)
+		if replan = replan || e.job != nil || err != nil; err != nil {
 			a.fail(e, err)
 		}
 	}

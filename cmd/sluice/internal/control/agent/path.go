@@ -56,7 +56,7 @@ type Choice struct {
 	Why      string // what asked for the path
 	Fallback string // why it is not the path that was requested; empty if it is
 
-	Waits     bool // until a data path is written, the port does not have all that is requested
+	Writing   bool // until a data path is written, the port does not have all that is requested
 	Offloaded bool // user space forwards it, but this process ends (Agent.Offload)
 
 	auto  bool  // Auto has chosen

@@ -17,7 +17,7 @@ type servicePort struct {
 	gone    bool        // from the table, which had this last
 	piece   *piece      // that is applied, or nothing
 	dirty   bool        // its piece may not be that of the table
-	waits   bool        // until an engine has written, it does not have all that is requested
+	behind  bool        // an engine is to write, or to end, before it has all that is requested
 	said    said
 
 	passed [pathCount]*lb.Service // what each engine was passed of it; nil: nothing, or to remove it
@@ -34,12 +34,22 @@ type said struct {
 
 func (x *servicePort) id() lb.ID { return x.service.ID }
 
+// elsewhere reports whether an engine is to lose it.
+func (x *servicePort) elsewhere() bool {
+	for path, s := range x.passed {
+		if s != nil && Path(path) != x.piece.choice.Path {
+			return true
+		}
+	}
+	return false
+}
+
 // change is a service port whose piece may be another one.
 type change struct {
 	port     *servicePort
 	old, now *piece
-	held     bool // an engine that it concerns still writes: it stays as it is until then
-	lags     bool // so does its engine, which has it as it was: it goes on with that
+	held     bool // it waits for an engine that writes, or for one that does, and stays as it is
+	lags     bool // it goes on with what its engine has of it, until that has written the rest
 }
 
 func (c *change) id() lb.ID { return c.port.id() }
@@ -97,7 +107,8 @@ func (p *Plan) writes() bool {
 // planner remembers what is applied, and which service ports are to be looked at.
 type planner struct {
 	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
-	busy    [2][pathCount]*forwarder      // by family: those that still write
+	engines *[2][pathCount]forwarder      // by family
+	resting bool                          // engines are passed nothing in this attempt
 	settling
 
 	table *lb.Table // what is requested; nil: nothing is yet
@@ -257,26 +268,10 @@ func (p *planner) plan(env *environment) *Plan {
 				now.kernel = p.healthy(now.kernel)
 			}
 		}
-		plan.changes[i] = p.await(change{port: x, old: x.piece, now: now})
+		plan.changes[i] = change{port: x, old: x.piece, now: now}
 	}
+	p.hold(plan.changes)
 	return plan
-}
-
-// await returns a change as far as it may be carried out while engines still write.
-func (p *planner) await(c change) change {
-	busy := &p.busy[family(c.id().IPv6)]
-	from, to := c.old.choice.Path, c.now.choice.Path
-	if busy[from] == nil && busy[to] == nil {
-		return c
-	}
-	if to != None && (from == None || from == to) {
-		if has := busy[to].serves(c.port); has != nil && has.SameAddresses(c.now.kernel) {
-			c.now.kernel, c.lags = has, true
-			return c
-		}
-	}
-	c.now, c.held = c.old, true
-	return c
 }
 
 // executed notes that a plan is executed. The service ports of lacking are looked at again, and those that settle.
@@ -285,8 +280,8 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 	defer p.mu.Unlock()
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		c.port.piece, c.port.dirty, c.port.waits = c.now, false, c.held || c.lags
-		if c.port.gone && !c.held {
+		c.port.piece, c.port.dirty, c.port.behind = c.now, false, c.held || c.lags
+		if c.port.gone && !c.held && !c.port.elsewhere() {
 			delete(p.ports, c.id())
 		}
 	}
@@ -296,7 +291,7 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 		p.mark(x)
 	}
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.now.choice.until != 0 || c.port.waits {
+		if c := &plan.changes[i]; c.now.choice.until != 0 || c.port.behind || c.port.elsewhere() {
 			p.mark(c.port)
 		}
 	}

@@ -49,6 +49,10 @@ type Attempt struct {
 	Policies  []PolicyFallback // that have begun, changed or ended
 	Losers    []lb.Loser       // Services with addresses of others: that have begun, changed or ended
 	Own       []OwnAddress     // Services that have an address of the node since this attempt
+
+	goesOn bool // it takes into use what engines have written
+	rests  bool // and leaves the rest to the next one
+	put    bool // off, since it is too soon to write rules
 }
 
 // History is what goes on in the process that takes over.

@@ -100,7 +100,7 @@ func (s *Sources) path(of *lb.Service) Path {
 		p.Requested = requested.String()
 	}
 	c, ok := s.Choice(of.ID)
-	if p.Writing = c.Waits; ok {
+	if p.Writing = c.Writing; ok {
 		p.Effective, p.Reason, p.Why, p.Fallback = c.Path.String(), c.Reason.String(), c.Why, c.Fallback
 	}
 	return p

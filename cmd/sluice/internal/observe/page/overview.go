@@ -296,7 +296,7 @@ func (p *pages) row(s *history.Service) row {
 	}
 	r.More += int(s.Ports) - 1
 	c, ok := p.api.Choice(s.First.ID)
-	if r.Writing = c.Waits; ok {
+	if r.Writing = c.Writing; ok {
 		r.Path, r.Fallback = c.Path.String(), c.Fallback
 	}
 	return r
