@@ -83,6 +83,7 @@ type beside struct {
 func (b *beside) submit(services ...*lb.Service) {
 	b.Submit(Desired{Services: lists.Of(services), Changes: Changes{Services: 1}})
 	time.Sleep(time.Second) // of synctest: more than the agent's patience
+	synctest.Wait()
 }
 
 // want checks what there is after a step: on which path Services are, and how many endpoints the engine has of them.
@@ -116,7 +117,10 @@ func slowly(t *testing.T, do func(b *beside)) {
 }
 
 // written lets so many writings of the engine pass.
-func written(n int) { time.Sleep(time.Duration(n) * writing) } // of synctest
+func written(n int) {
+	time.Sleep(time.Duration(n) * writing) // of synctest
+	synctest.Wait()
+}
 
 const writing = 10 * time.Second
 
@@ -202,6 +206,7 @@ func TestSlowEngineLeaves(t *testing.T) {
 		}
 		resume()
 		time.Sleep(time.Second) // of synctest
+		synctest.Wait()
 		if got := b.k.stale.take(); got != gone {
 			b.Errorf("when it is done: %q, want %q", got, gone)
 		}
