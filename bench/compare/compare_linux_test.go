@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // all programs.
 func thin(t *testing.T, round int) (names, of []string) {
 	t.Helper()
-	p, _, err := options{}.plan()
+	p, err := options{}.plan()
 	testbed.Check(t, err)
 	p.systems, p.workloads = systems, workloads()
 	for _, w := range p.workloads {
@@ -66,7 +66,7 @@ func TestPlans(t *testing.T) {
 		}
 		return workloads, systems
 	}
-	p, _, err := options{workloads: "short, udp-64,services-10", systems: "goroutines,d*"}.plan()
+	p, err := options{workloads: "short, udp-64,services-10", systems: "goroutines,d*"}.plan()
 	testbed.Check(t, err)
 	if p.rounds != 7 || p.duration != 1500*time.Millisecond || p.thin {
 		t.Errorf("%d rounds of %v", p.rounds, p.duration)
@@ -92,11 +92,11 @@ func TestPlans(t *testing.T) {
 	if err := also.addBuild("old=" + os.Args[0] + " --default-policy access-log=all"); err != nil || also.addBuild("old="+os.Args[0]) == nil {
 		t.Errorf("a further build: %v, and twice: none", err)
 	}
-	if p, _, err := also.plan(); err != nil || p.systems[len(p.systems)-1].name != "old" || len(also.also[0].flags) != 2 {
+	if p, err := also.plan(); err != nil || p.systems[len(p.systems)-1].name != "old" || len(also.also[0].flags) != 2 {
 		t.Errorf("a further build is not measured: %v", err)
 	}
-	for _, wrong := range []options{{workloads: "nothing"}, {workloads: "["}, {systems: "["}, {rounds: -1}, {duration: time.Millisecond}, {rounds: 2000}} {
-		if _, _, err := wrong.plan(); err == nil {
+	for _, wrong := range []options{{workloads: "nothing"}, {workloads: "short,nothing"}, {systems: "haproxi"}, {systems: "nginx,n*x,z*"}, {workloads: "["}, {systems: "["}, {rounds: -1}, {duration: time.Millisecond}, {rounds: 2000}} {
+		if _, err := wrong.plan(); err == nil {
 			t.Errorf("%+v was taken", wrong)
 		}
 	}
@@ -106,7 +106,7 @@ func TestPlans(t *testing.T) {
 	if w, s := thin(t, 3); !slices.Contains(w, "mixed") || !slices.Contains(s, "direct") {
 		t.Errorf("the fourth round of everything: %v, %v", w, s)
 	}
-	quick, _, err := options{quick: true}.plan()
+	quick, err := options{quick: true}.plan()
 	testbed.Check(t, err)
 	if w, _ := names(quick); !slices.Contains(w, "short") || slices.Contains(w, "mixed") || quick.rounds >= 7 {
 		t.Errorf("quick: %v, %d rounds", w, quick.rounds)
@@ -252,8 +252,9 @@ func TestPair(t *testing.T) {
 	testbed.Check(t, o.addBuild("again="+build(t)))
 	for _, wrong := range []options{{paired: "short", also: o.also}, {paired: "rr-0", also: o.also},
 		{paired: "services-1", also: o.also}, {paired: "rr-1,services-2", also: o.also}, {paired: "services-2"},
-		{paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}, {paired: "services-2,services-3", systems: "dnat"},
+		{paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}, {paired: "rr-1", rounds: -1, also: o.also}, {paired: "services-2,services-3", systems: "dnat"},
 		{paired: "rr-1", systems: "dnat"}, {paired: "rr-1", systems: "["}} {
+		wrong.sluice = o.sluice
 		if _, status, err := run(wrong); status != 2 || err == nil {
 			t.Errorf("%s, %d starts, %d other builds: status %d, %v", wrong.paired, wrong.rounds, len(wrong.also),
 				status, err)
@@ -302,20 +303,6 @@ func TestTurns(t *testing.T) {
 	}
 	if failed, is := got["short-turns sluice errors"]; failed > 0 || !is {
 		t.Errorf("%v errors of short connections, %v", failed, is)
-	}
-}
-
-// TestNotInstalled: a program that is missing ends a run before anything is measured.
-func TestNotInstalled(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	_, missing, err := options{workloads: "rr-64", systems: "haproxy"}.plan()
-	if err == nil || len(missing) > 0 {
-		t.Fatalf("plan without programs: %v, %v", missing, err)
-	}
-	for _, want := range []string{"wrk", "haproxy", "conntrack", "make deps"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name %s", err, want)
-		}
 	}
 }
 

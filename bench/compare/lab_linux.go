@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/tracking"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
@@ -30,6 +31,7 @@ type lab struct {
 	reached     map[string]float64 // by name of a way to load: what the first system that was asked does in a second
 	descriptors int                // that a process may have
 	remarks     []string           // of the present run, for the report
+	tracked     tracking.Table     // of the node, at the end of the run before
 	all         []service
 	services    []service // of all, those of the present workload
 	servers     *testbed.Process
@@ -97,11 +99,8 @@ func (l *lab) prepareHosts() error {
 			return err
 		}
 	}
-	// Entries of ended connections leave conntrack's table, which all hosts of the machine share, before it is full.
-	for _, state := range []string{"time_wait", "close", "last_ack"} {
-		if err := l.tb.Node.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_"+state, "5"); err != nil {
-			return err
-		}
+	if err := tracking.Shorten(l.tb.Node); err != nil { // no other host tracks connections
+		return err
 	}
 	// The switches are in the place of wires and of another machine: that the kernel
 	// asks its rules for frames on a bridge, too, would be counted as work of the

@@ -43,6 +43,7 @@ func serviceWorkloads() []workload {
 		}
 		all = append(all, workload{
 			name: fmt.Sprintf("services-%s%d", c.kind, c.services), alone: true, quick: c.quick, about: about,
+			needs: []string{"iptables-save", "ip6tables-save", "nft"},
 			run: func(ctx context.Context, l *lab, _ *running, d time.Duration) ([]figure, error) {
 				s := s
 				s.lab = l

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -111,23 +110,6 @@ func (w workload) programs() []string {
 		return []string{tsctp}
 	}
 	return w.needs
-}
-
-// labPrograms are what every measurement runs, whatever the workload.
-var labPrograms = []string{"ip", "iptables", "iptables-restore", "conntrack"}
-
-// notInstalled returns an error that names the programs that are not installed.
-func notInstalled(programs []string) error {
-	var missing []string
-	for _, name := range programs {
-		if _, err := exec.LookPath(name); err != nil && !slices.Contains(missing, name) {
-			missing = append(missing, name)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return fmt.Errorf("find programs: %s: not installed (make deps)", strings.Join(missing, ", "))
 }
 
 // costs returns the processor time of the proxy per operation. What has no process

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,9 @@ import (
 func example() *Report {
 	r := &Report{
 		Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Command: "bench <&> x", Rounds: 2, Seconds: 1.5,
-		Machine:   Machine{CPU: "Fast & Co", CPUs: 2, Kernel: "6.1", Forced: true, Busy: 0.5, Stolen: 0.02},
-		Systems:   []System{{Ours, "1"}, {"haproxy", "2.6"}, {"nginx", "1.22"}},
+		Machine: Machine{CPU: "Fast & Co", CPUs: 2, Kernel: "6.1", Go: "go1.26.8", Forced: true, Busy: 0.5, Stolen: 0.02},
+		Systems: []System{{Ours, "sluice 8f2f66fc (revision 8f2f66fc00, go1.26.8)"},
+			{"haproxy", "HAProxy version 3.2.26-1 2026/10/14"}, {"nginx", "nginx version: nginx/1.30.6"}},
 		Workloads: []Workload{{"rr-64", "requests"}, {"idle", "memory"}, {"never", "ran"}},
 		Problems:  []string{"nginx failed <once>"},
 	}
@@ -24,7 +26,8 @@ func example() *Report {
 	add := func(workload, system, metric, unit string, values ...float64) {
 		for round, v := range values {
 			if !math.IsNaN(v) {
-				samples = append(samples, Sample{round, workload, system, metric, unit, v})
+				samples = append(samples, Sample{Round: round, Workload: workload, System: system, Metric: metric,
+					Unit: unit, Value: v})
 			}
 		}
 	}
@@ -120,24 +123,101 @@ func TestPicturesAreWellFormed(t *testing.T) {
 	}
 }
 
-func TestTableAndPage(t *testing.T) {
-	var table, page bytes.Buffer
-	r := example()
-	if err := errors.Join(r.WriteTable(&table), r.WriteMarkdown(&page, []string{"cpu-tcp.svg"})); err != nil {
+// written returns the tables for the terminal, the short page and that of all tables.
+func written(t *testing.T, r *Report) (table, page, tables string) {
+	t.Helper()
+	var all [3]bytes.Buffer
+	err := errors.Join(r.WriteTable(&all[0]), r.WriteMarkdown(&all[1], []string{"cpu-tcp.svg"}), r.WriteTables(&all[2]))
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"rr-64: requests", "10 .. 20", "2.00", "misses", "not measured", "NOT idle", "nginx failed"} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("no %q in the table:\n%s", want, table.String())
+	for i := range all {
+		if strings.Contains(all[i].String(), "NaN") {
+			t.Errorf("what was not measured is shown as NaN:\n%s", all[i].String())
 		}
 	}
-	for _, want := range []string{"| haproxy | 30 | 20 .. 40 | 2.00 |", "![cpu-tcp](cpu-tcp.svg)", "**misses**", "2026-01-02", "NOT idle", "at least 7 rounds"} {
-		if !strings.Contains(page.String(), want) {
-			t.Errorf("no %q on the page:\n%s", want, page.String())
+	return all[0].String(), all[1].String(), all[2].String()
+}
+
+func hasAll(t *testing.T, name, text string, wanted ...string) {
+	t.Helper()
+	for _, want := range wanted {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: no %q in\n%s", name, want, text)
 		}
 	}
-	if strings.Contains(page.String(), "NaN") || strings.Contains(table.String(), "NaN") {
-		t.Error("what was not measured is shown as NaN")
+}
+
+func TestTableAndPage(t *testing.T) {
+	r := example()
+	table, page, tables := written(t, r)
+	hasAll(t, "table", table, "rr-64: requests", "10 .. 20", "2.00", "misses", "not measured", "NOT idle", "nginx failed")
+	hasAll(t, "page", page, "![cpu-tcp](cpu-tcp.svg)", "2026-01-02", "NOT idle", "at least 7 rounds", "(tables.md)",
+		"| rr-64 | cpu 15 us/request | cpu 0.5 haproxy 3.2.26 (<= 0.5)", "**misses** cpu 0.8 haproxy 3.2.26, nginx 1.30.6",
+		"**not measured** p99", "3 of 9 targets miss", "profiles.md")
+	hasAll(t, "tables", tables, "| haproxy 3.2.26 | 30 | 20 .. 40 | 2.00 |", "nginx failed", "at least 7 rounds")
+	for name, text := range map[string]string{"table": table, "page": page, "tables": tables} {
+		hasAll(t, name, text, "2 cores", "Linux 6.1", "go1.26.8", "sluice 8f2f66fc (revision 8f2f66fc00, go1.26.8)",
+			"HAProxy version 3.2.26-1", "nginx/1.30.6")
+		if strings.Contains(text, "INVALID") || strings.Contains(text, "no whole run") {
+			t.Errorf("%s of a whole, valid run:\n%s", name, text)
+		}
+	}
+}
+
+// TestPageIsOneScreen: the page of a whole run with all targets, some missed.
+func TestPageIsOneScreen(t *testing.T) {
+	r := &Report{Rounds: 7}
+	for _, name := range []string{Ours, "haproxy", "nginx", "goroutines", "ipvs", DNAT, Queue, "direct"} {
+		r.Systems = append(r.Systems, System{Name: name})
+	}
+	for _, target := range Targets {
+		if !slices.Contains(r.Workloads, Workload{Name: target.Workload}) {
+			r.Workloads = append(r.Workloads, Workload{Name: target.Workload})
+		}
+	}
+	r.Compute(nil, Targets)
+	_, page, _ := written(t, r)
+	if lines := strings.Count(page, "\n"); lines > 60 {
+		t.Errorf("%d lines:\n%s", lines, page)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	r := &Report{Rounds: 2, Systems: []System{{Ours, "1"}, {"nginx", "2"}}, Workloads: []Workload{{"short", "connections"}},
+		LeftOut: []string{"udp-64 cpu against nginx"}}
+	var samples []Sample
+	for round := range 2 {
+		samples = append(samples, Sample{Round: round, Workload: "short", System: Ours, Metric: CPU, Value: 1},
+			Sample{Round: round, Workload: "short", System: "nginx", Metric: CPU, Value: 2, Invalid: round == 0},
+			Sample{Round: round, Workload: "short", System: Ours, Metric: Rate, Value: 1})
+	}
+	r.Compute(samples, []Target{{Workload: "short", Metric: CPU, Against: []string{"nginx"}, Limit: 1},
+		{Workload: "short", Metric: CPU, Base: "short", Limit: 1}, {Workload: "short", Metric: Rate, Limit: 1}})
+	for i, want := range []string{Invalid, Holds, Holds} {
+		if got := r.Verdicts[i].State; got != want {
+			t.Errorf("target %d: %s, want %s", i, got, want)
+		}
+	}
+	table, page, tables := written(t, r)
+	hasAll(t, "table", table, "nginx INVALID", "INVALID say nothing", "no whole run: 1 targets")
+	hasAll(t, "page", page, "**invalid** cpu", "INVALID say nothing", "no whole run: 1 targets")
+	hasAll(t, "tables", tables, "| nginx INVALID |", "| sluice |")
+}
+
+func TestLabels(t *testing.T) {
+	for want, s := range map[string]System{
+		"haproxy 3.2.26":      {"haproxy", "HAProxy version 3.2.26-1 2026/10/14 - https://haproxy.org/"},
+		"nginx 1.30.6":        {"nginx", "nginx version: nginx/1.30.6"},
+		"dnat 1.8.9":          {DNAT, "iptables v1.8.9 (nf_tables)"},
+		"goroutines go1.26.8": {"goroutines", "io.Copy of go1.26.8, as kube-proxy's userspace mode"},
+		"sluice 741f7a35":     {Ours, "sluice 741f7a35 (revision 741f7a353349, go1.26.8 linux/amd64)"},
+		"before 0.1.0":        {"before", "sluice 0.1.0 (revision 741f7a353349, go1.26.8 linux/amd64)"},
+		"direct":              {"direct", "routed by the node, without a proxy"},
+	} {
+		if got := s.label(); got != want {
+			t.Errorf("%q is labelled %q, want %q", s.Version, got, want)
+		}
 	}
 }
 
