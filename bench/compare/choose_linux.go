@@ -116,13 +116,13 @@ func (p plan) runsWith(w workload, name string) bool {
 	return slices.ContainsFunc(p.order(w, 0), func(s system) bool { return s.name == name })
 }
 
-// targets returns the targets that the plan measures, and describes those that flags left out.
-func (p plan) targets() (covered []report.Target, left []string) {
+// targets returns the targets that the plan measures, and those that flags left out.
+func (p plan) targets() (covered, left []report.Target) {
 	for _, t := range report.Targets {
 		if p.covers(t) {
 			covered = append(covered, t)
 		} else {
-			left = append(left, t.String())
+			left = append(left, t)
 		}
 	}
 	return covered, left
@@ -160,7 +160,7 @@ func conclude(w io.Writer, rep *report.Report, unmeasured []string) (status int)
 		measured++
 	}
 	if len(rep.LeftOut) > 0 {
-		fmt.Fprintf(w, "flags left out %d targets: %s\n", len(rep.LeftOut), strings.Join(rep.LeftOut, "; "))
+		fmt.Fprintf(w, "flags left out %d targets: %s\n", len(rep.LeftOut), strings.Join(leftOut(rep), "; "))
 	}
 	for _, u := range unmeasured {
 		fmt.Fprintln(w, "NOT MEASURED:", u)
@@ -172,6 +172,20 @@ func conclude(w io.Writer, rep *report.Report, unmeasured []string) (status int)
 		fmt.Fprintf(w, "%d of %d targets were measured, %d of them missed\n", measured, all, rep.Missed())
 	}
 	return status
+}
+
+// leftOut names the workloads that were left out, and the single targets of others.
+func leftOut(rep *report.Report) (names []string) {
+	for _, t := range rep.LeftOut {
+		name := t.Workload
+		if slices.ContainsFunc(rep.Verdicts, func(v report.Verdict) bool { return v.Workload == name }) {
+			name = t.String()
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // split returns the comma-separated parts of a flag.

@@ -28,6 +28,7 @@ type lab struct {
 	dir         string
 	cores       cores
 	workers     int                // of each proxy in the present run; 0 means 1
+	open        int                // connections of the present run, if they are more than usual
 	reached     map[string]float64 // by name of a way to load: what the first system that was asked does in a second
 	descriptors int                // that a process may have
 	remarks     []string           // of the present run, for the report
@@ -189,10 +190,6 @@ func (l *lab) startDNS(ctx context.Context) error {
 }
 
 const dnsDomain = "svc.test"
-
-// connections is how many a proxy may have: HAProxy refuses to start if two descriptors
-// for each, and those of the pipes that it splices through, are beyond the limit.
-func (l *lab) connections() int { return min((l.descriptors-200)*2/5, 20000) }
 
 // remark adds what no figure says to the report.
 func (l *lab) remark(format string, args ...any) {

@@ -19,8 +19,8 @@ import (
 )
 
 // descriptors is how many each process may have: enough for two for each of the most
-// connections of any workload.
-const descriptors = 65536
+// connections of any workload, and for HAProxy's pipes.
+const descriptors = 262144
 
 // cores says what runs where.
 type cores struct {

@@ -151,7 +151,7 @@ func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures [
 	if w.alone {
 		return w.run(ctx, l, nil, p.duration)
 	}
-	l.services, l.workers = chosen(l.all, w), max(1, w.workers)
+	l.services, l.workers, l.open = chosen(l.all, w), max(1, w.workers), w.connections
 	r, err := s.start(ctx, l)
 	if err != nil {
 		return nil, err

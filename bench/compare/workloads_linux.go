@@ -33,6 +33,7 @@ type workload struct {
 	balances    bool     // it is for systems with several algorithms
 	quick       bool     // part of a quick run
 	workers     int      // of each proxy; 0 means 1
+	connections int      // that are open, if they are the matter
 	needs       []string // programs
 	run         work
 }
@@ -97,7 +98,7 @@ func workloads() []workload {
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
 			"question")})
-	return slices.Concat(all, openWorkloads(), workerWorkloads(), stormWorkloads(), balanceWorkloads(),
+	return slices.Concat(all, connectionWorkloads(), openWorkloads(), workerWorkloads(), stormWorkloads(), balanceWorkloads(),
 		serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 

@@ -111,7 +111,7 @@ type Report struct {
 	Results   []Result
 	Verdicts  []Verdict
 	Problems  []string
-	LeftOut   []string // targets that the run was not to judge
+	LeftOut   []Target // that the run was not to judge
 }
 
 // Compute fills in the results, in the order in which they first appear among the

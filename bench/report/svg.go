@@ -53,7 +53,7 @@ type Picture struct {
 }
 
 // Pictures draws what the report has: the processor time of each system relative to
-// Sluice's for TCP and UDP, and memory.
+// Sluice's for TCP and UDP, memory, and curves.
 func (r *Report) Pictures() []Picture {
 	var out []Picture
 	for _, p := range []struct {
@@ -74,7 +74,7 @@ func (r *Report) Pictures() []Picture {
 			out = append(out, Picture{p.file, draw(p.title, groups, !p.absolute)})
 		}
 	}
-	return out
+	return append(out, r.curves()...)
 }
 
 // groups collects the bars of the workloads whose names begin so.
