@@ -30,12 +30,14 @@ func (o options) plan() (p plan, err error) {
 		return p, fmt.Errorf("measure %d rounds of %v: want 1 to 1000 of 100 ms to 1 h", o.rounds, o.duration)
 	}
 	p.thin = o.workloads == "" && o.systems == ""
-	if p.workloads, err = o.chooseWorkloads(); err != nil {
+	var lacking []string
+	if p.workloads, p.lacking, err = o.chooseWorkloads(); err != nil {
 		return p, err
 	}
-	if p.systems, p.lacking, err = o.chooseSystems(report.Ours); err != nil {
+	if p.systems, lacking, err = o.chooseSystems(report.Ours); err != nil {
 		return p, err
 	}
+	p.lacking = append(p.lacking, lacking...)
 	for _, s := range p.idle() {
 		if o.systems != "" {
 			p.lacking = append(p.lacking, fmt.Sprintf("system %s: none of these workloads is for it", s))
@@ -44,20 +46,34 @@ func (o options) plan() (p plan, err error) {
 	return p, notInstalled(p.programs())
 }
 
-// chooseWorkloads returns the workloads that the flags choose.
-func (o options) chooseWorkloads() (chosen []workload, err error) {
+// chooseWorkloads returns the workloads that the flags choose, and says why some of them are left out that the machine
+// cannot run. It is an error if -workloads names one of these.
+func (o options) chooseWorkloads() (chosen []workload, lacking []string, err error) {
 	var names []string
+	descriptors, err := raiseDescriptors()
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, w := range workloads() {
 		names = append(names, w.name)
 		ok, err := matches(o.workloads, w.name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if ok && (o.workloads != "" || !w.asked && (w.quick || !o.quick)) {
+		if !ok || o.workloads == "" && (w.asked || o.quick && !w.quick) {
+			continue
+		}
+		why, err := missing(o.workloads, "workload", w.name, w.hostLacks(descriptors))
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case why != "":
+			lacking = append(lacking, why)
+		default:
 			chosen = append(chosen, w)
 		}
 	}
-	return chosen, known("workload", o.workloads, names)
+	return chosen, lacking, known("workload", o.workloads, names)
 }
 
 // chooseSystems returns the systems that the flags choose, with one that always takes part, and says why those are left
@@ -73,17 +89,28 @@ func (o options) chooseSystems(always string) (chosen []system, lacking []string
 		if !ok && s.name != always && s.build == "" {
 			continue
 		}
-		why := s.hostLacks()
-		switch named := slices.Contains(split(o.systems), s.name); {
-		case why != "" && named:
-			return nil, nil, fmt.Errorf("measure system %s: %s", s.name, why)
+		why, err := missing(o.systems, "system", s.name, s.hostLacks())
+		switch {
+		case err != nil:
+			return nil, nil, err
 		case why != "":
-			lacking = append(lacking, fmt.Sprintf("system %s: %s", s.name, why))
+			lacking = append(lacking, why)
 		default:
 			chosen = append(chosen, s)
 		}
 	}
 	return chosen, lacking, known("system", o.systems, names)
+}
+
+// missing says why something is left out, if there is a reason. It is an error if the patterns name it.
+func missing(patterns, kind, name, reason string) (why string, err error) {
+	switch {
+	case reason == "":
+		return "", nil
+	case slices.Contains(split(patterns), name):
+		return "", fmt.Errorf("measure %s %s: %s", kind, name, reason)
+	}
+	return fmt.Sprintf("%s %s: %s", kind, name, reason), nil
 }
 
 // programs returns what the runs of the plan start.

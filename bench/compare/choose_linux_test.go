@@ -71,6 +71,21 @@ func TestNotInstalled(t *testing.T) {
 	}
 }
 
+// TestFewDescriptors: a workload of more connections than processes may have is left out with a reason, or refused.
+func TestFewDescriptors(t *testing.T) {
+	for _, w := range connectionWorkloads() {
+		if few, many := w.hostLacks(16384), w.hostLacks(descriptors); (few == "") != (w.connections <= 5000) || many != "" {
+			t.Errorf("%s: %q, %q", w.name, few, many)
+		}
+	}
+	if why, err := missing("connections-*", "workload", "connections-9", "few"); err != nil || why != "workload connections-9: few" {
+		t.Errorf("%q, %v", why, err)
+	}
+	if _, err := missing("short,connections-9", "workload", "connections-9", "few"); err == nil {
+		t.Error("a workload that is named is left out")
+	}
+}
+
 // TestLacking: what the kernel cannot run is left out with a reason, but an error where it is named.
 func TestLacking(t *testing.T) {
 	if systemOf("ipvs").hostLacks() == "" {

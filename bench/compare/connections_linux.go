@@ -24,7 +24,7 @@ const (
 )
 
 // connectionCounts are how many connections are open.
-var connectionCounts = []int{1, 10, 100, 1000, 10000, 100000}
+var connectionCounts = []int{1, 10, 100, 1000, 5000, 20000, 100000}
 
 // connectionWorkloads show what open connections cost.
 func connectionWorkloads() (all []workload) {
@@ -44,9 +44,6 @@ func beside(n int) work {
 	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
 		if r.process == nil {
 			return nil, nil
-		}
-		if most := l.connections(); n > most {
-			return nil, fmt.Errorf("open %d connections: the limit of descriptors allows %d", n, most)
 		}
 		if n == busy {
 			return requests(ctx, l, r, d)
@@ -83,8 +80,18 @@ func beside(n int) work {
 	}
 }
 
-// connections is how many a proxy is set up for: HAProxy refuses to start if two descriptors
-// for each, and those of the pipes that it splices through, are beyond the limit.
-func (l *lab) connections() int {
-	return min((l.descriptors-200)*2/5, max(usualConnections, l.open+1000))
+// connections is how many a proxy is set up for.
+func (l *lab) connections() int { return min(carries(l.descriptors), max(usualConnections, l.open)) }
+
+// carries returns how many connections a proxy with some descriptors can have: HAProxy refuses to start if two for each,
+// and those of the pipes that it splices through, are beyond the limit.
+func carries(descriptors int) int { return (descriptors - 200) * 2 / 5 }
+
+// hostLacks reports why a workload cannot run on this machine, whose processes may have some descriptors; empty if it
+// can.
+func (w workload) hostLacks(descriptors int) string {
+	if most := carries(descriptors); w.connections > most {
+		return fmt.Sprintf("the limit of %d descriptors is enough for %d connections", descriptors, most)
+	}
+	return ""
 }
