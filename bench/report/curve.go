@@ -163,7 +163,7 @@ func (r *Report) curves() []Picture {
 	}
 	var lines []Line
 	for _, s := range r.Systems {
-		lines = append(lines, Line{s.label(), r.points(family, s.Name, CPU)})
+		lines = append(lines, Line{s.Label(), r.points(family, s.Name, CPU)})
 	}
 	add("connections.svg", "Processor time of the proxy for a request, over open connections", "connections",
 		"us a request", lines)

@@ -60,8 +60,8 @@ type System struct {
 // number is the part of a version that says which one it is.
 var number = regexp.MustCompile(`(?:go)?[0-9]+(?:\.[0-9]+)+`)
 
-// label names the system with its version, as every row of a table does: a row may be quoted alone.
-func (s System) label() string {
+// Label names the system with its version, as every row of a table does: a row may be quoted alone.
+func (s System) Label() string {
 	version := number.FindString(s.Version)
 	if fields := strings.Fields(s.Version); len(fields) > 1 && fields[0] == Ours {
 		version = fields[1]
@@ -155,7 +155,7 @@ func none(n int) []float64 { return slices.Repeat([]float64{math.NaN()}, n) }
 func (r *Report) label(system string) string {
 	for _, s := range r.Systems {
 		if s.Name == system {
-			return s.label()
+			return s.Label()
 		}
 	}
 	return system

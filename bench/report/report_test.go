@@ -221,7 +221,7 @@ func TestLabels(t *testing.T) {
 		"before 0.1.0":        {"before", "sluice 0.1.0 (revision 741f7a353349, go1.26.8 linux/amd64)"},
 		"direct":              {"direct", "routed by the node, without a proxy"},
 	} {
-		if got := s.label(); got != want {
+		if got := s.Label(); got != want {
 			t.Errorf("%q is labelled %q, want %q", s.Version, got, want)
 		}
 	}
