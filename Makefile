@@ -183,8 +183,8 @@ bench: peers build bin/compare ## measure Sluice beside its peers on an idle mac
 bench-quick: peers build bin/compare ## the same for the most telling workloads, under 5 minutes
 	$(COMPARE) -quick $(BENCH)
 
-scale: peers build bin/compare ## measure what the number of Services costs, on an idle machine
-	$(COMPARE) -workloads 'services-*' -rounds 5 $(BENCH)
+scale: peers build bin/compare ## measure what Services and open connections cost, on an idle machine
+	$(COMPARE) -workloads 'services-*,connections-*' -systems haproxy,nginx -rounds 5 $(BENCH)
 
 bench-sctp: deps build bin/compare bin/vm ## measure a message over SCTP beside the kernel's paths, here and in the VM
 	$(COMPARE) -workloads 'sctp-*' -systems 'dnat,direct' -rounds 5 $(BENCH)

@@ -13,7 +13,7 @@ import (
 )
 
 // plan chooses what to measure. A program that is not installed is an error, and so is a system that -systems names and
-// the kernel cannot run. Systems that nobody named and the kernel cannot run are in plan.lacking.
+// the kernel cannot run. Without its name such a system is left out, and is in plan.lacking.
 func (o options) plan() (p plan, err error) {
 	p.rounds, p.duration = 7, 1500*time.Millisecond
 	if o.quick {

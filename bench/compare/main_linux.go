@@ -71,7 +71,11 @@ func run(o options) (*report.Report, int, error) {
 		listAll()
 		return nil, 0, nil
 	}
-	if err := errors.Join(usePeers(), checkSluice(o.sluice)); err != nil {
+	if err := usePeers(); err != nil {
+		return nil, 1, err
+	}
+	var err error
+	if o.sluice, err = findSluice(o.sluice); err != nil {
 		return nil, 1, err
 	}
 	if o.paired != "" {
@@ -94,7 +98,7 @@ func run(o options) (*report.Report, int, error) {
 		return nil, 1, err
 	}
 	defer l.close()
-	rep, err := p.report(ctx, l)
+	rep, err := p.report(ctx, l.cores, l.sluice)
 	if err != nil {
 		return nil, 1, err
 	}
@@ -183,14 +187,14 @@ func (o options) runPaired() (*report.Report, int, error) {
 }
 
 // report starts a report.
-func (p plan) report(ctx context.Context, l *lab) (rep *report.Report, err error) {
+func (p plan) report(ctx context.Context, c cores, sluice string) (rep *report.Report, err error) {
 	rep = &report.Report{
 		Date: time.Now().UTC().Truncate(time.Second), Command: "bin/compare " + strings.Join(os.Args[1:],
 			" "),
-		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: p.duration.Seconds(),
+		Machine: describeMachine(c), Rounds: p.rounds, Seconds: p.duration.Seconds(),
 	}
 	for _, s := range p.systems {
-		version, err := s.version(ctx, l.sluice)
+		version, err := s.version(ctx, sluice)
 		if err != nil {
 			return nil, err
 		}

@@ -127,6 +127,15 @@ func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (tw
 		return nil, err
 	}
 	twins = work.twins(side)
+	c, err := chooseCores()
+	if err != nil {
+		return nil, err
+	}
+	rep, err := plan{systems: side}.report(ctx, c, o.sluice)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(w, strings.Join(rep.Subjects(), "\n"))
 	if o.rounds == 0 {
 		o.rounds = 10
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -61,16 +60,16 @@ func notInstalled(programs []string) error {
 	return fmt.Errorf("not installed: %s; run: %s", strings.Join(missing, ", "), strings.Join(remedies, " && "))
 }
 
-// checkSluice returns an error if there is no build of Sluice at a path.
-func checkSluice(path string) error {
-	info, err := os.Stat(path)
-	if err == nil && info.Mode()&0o111 == 0 {
-		err = errors.New("not a program")
+// findSluice returns the absolute path of a build of Sluice.
+func findSluice(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err == nil {
+		_, err = exec.LookPath(path)
 	}
 	if err != nil {
-		return fmt.Errorf("find Sluice: %w; run: make build", err)
+		return "", fmt.Errorf("find Sluice: %w; run: make build", err)
 	}
-	return nil
+	return path, nil
 }
 
 // hasStream reports whether nginx proxies TCP and UDP.

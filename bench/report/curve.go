@@ -145,7 +145,8 @@ func (c *curve) draw(lines []Line) {
 		end := l.Points[len(l.Points)-1]
 		y := max(c.y.at(end.Y)+4, free)
 		free = y + nameHeight
-		c.text(c.x.to+8, y, "start", l.Name+": "+figure(end.Y))
+		fmt.Fprintf(&c.s, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`, c.x.to+10, y-4, tone)
+		c.text(c.x.to+18, y, "start", l.Name+": "+figure(end.Y))
 	}
 }
 
@@ -163,7 +164,9 @@ func (r *Report) curves() []Picture {
 	}
 	var lines []Line
 	for _, s := range r.Systems {
-		lines = append(lines, Line{s.Label(), r.points(family, s.Name, CPU)})
+		if s.Name != Queue { // whose process only decides who serves a connection
+			lines = append(lines, Line{s.Label(), r.points(family, s.Name, CPU)})
+		}
 	}
 	add("connections.svg", "Processor time of the proxy for a request, over open connections", "connections",
 		"us a request", lines)
@@ -171,11 +174,12 @@ func (r *Report) curves() []Picture {
 	for _, metric := range []string{"ready", "change", "first byte", "resident"} {
 		l := Line{Points: r.points("services-", Ours, metric)}
 		if len(l.Points) > 0 {
-			l.Name = fmt.Sprintf("%s: %s, %s", r.label(Ours), metric, r.unitOf("services-", metric))
+			l.Name = metric + ", " + r.unitOf("services-", metric)
 		}
 		lines = append(lines, l)
 	}
-	add("services.svg", "What the number of Services costs", "TCP Services of 10 endpoints", "see the names", lines)
+	add("services.svg", "What the number of Services costs: "+r.label(Ours), "TCP Services of 10 endpoints",
+		"see the names", lines)
 	return out
 }
 

@@ -43,7 +43,7 @@ func TestPower(t *testing.T) {
 
 // TestCurvesOfReport draws only what was measured, and is valid.
 func TestCurvesOfReport(t *testing.T) {
-	r := &Report{Rounds: 1, Systems: []System{{Ours, "sluice 8f2f66fc (x)"}, {"nginx", "nginx/1.30.6"}}}
+	r := &Report{Rounds: 1, Systems: []System{{Ours, "sluice 8f2f66fc (x)"}, {Queue, "sluice 8f2f66fc (x)"}, {"nginx", "nginx/1.30.6"}}}
 	samples := make(map[string][]Sample)
 	add := func(workload, system, metric string, v float64, invalid bool) {
 		r.Workloads = append(r.Workloads, Workload{Name: workload})
@@ -54,6 +54,7 @@ func TestCurvesOfReport(t *testing.T) {
 	for _, n := range []string{"1", "64", "1000"} {
 		add("rr-"+n, Ours, CPU, 10, false)
 		add("rr-"+n, "nginx", CPU, 12, n != "1")
+		add("rr-"+n, Queue, CPU, 0.01, false)
 		add("services-"+n, Ours, "ready", 100, false)
 		add("services-udp-"+n, Ours, "change", 100, false) // of another kind
 	}
@@ -72,9 +73,9 @@ func TestCurvesOfReport(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	hasAll(t, "connections", r.curves()[0].SVG, "sluice 8f2f66fc: 10", "us a request")
-	hasAll(t, "services", r.curves()[1].SVG, "sluice 8f2f66fc: ready, ms: 100")
-	if svg := r.curves()[0].SVG; strings.Contains(svg, "nginx") {
-		t.Errorf("figures that are invalid are drawn:\n%s", svg)
+	hasAll(t, "services", r.curves()[1].SVG, "costs: sluice 8f2f66fc", "ready, ms: 100")
+	if svg := r.curves()[0].SVG; strings.Contains(svg, "nginx") || strings.Contains(svg, Queue) {
+		t.Errorf("figures that are invalid, or no proxy's, are drawn:\n%s", svg)
 	}
 	add("connections-1", Ours, CPU, 20, false)
 	add("connections-100000", Ours, CPU, 30, false)

@@ -159,7 +159,7 @@ func TestTableAndPage(t *testing.T) {
 	table, page, tables := written(t, r)
 	hasAll(t, "table", table, "rr-64: requests", "10 .. 20", "2.00", "misses", "not measured", "NOT idle", "nginx failed")
 	hasAll(t, "page", page, "![cpu-tcp](cpu-tcp.svg)", "2026-01-02", "NOT idle", "at least 7 rounds", "(tables.md)",
-		"| rr-64 | cpu 15 us/request | cpu 0.5 haproxy 3.2.26 (<= 0.5)", "**misses** cpu 0.8 haproxy 3.2.26, nginx 1.30.6",
+		"| rr-64 | cpu 15 us/request | cpu 0.5 of haproxy 3.2.26 (<= 0.5)", "**misses** cpu 0.8 of haproxy 3.2.26, nginx 1.30.6",
 		"**not measured** p99", "3 of 9 targets miss", "profiles.md")
 	hasAll(t, "tables", tables, "| haproxy 3.2.26 | 30 | 20 .. 40 | 2.00 |", "nginx failed", "at least 7 rounds")
 	for name, text := range map[string]string{"table": table, "page": page, "tables": tables} {

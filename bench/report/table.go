@@ -124,21 +124,27 @@ func (r *Report) caution() string {
 	return strings.Join(words, " ")
 }
 
-// facts say what the figures are of.
-func (r *Report) facts() []string {
+// Subjects say what was measured: the machine, and each system with its version.
+func (r *Report) Subjects() []string {
 	m := r.Machine
 	all := []string{
-		"date: " + r.Date.UTC().Format("2006-01-02 15:04 MST"),
 		fmt.Sprintf("machine: %s, %d cores, %d MB, Linux %s, %s", m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Go),
 		fmt.Sprintf("proxy on core %s, load and servers on %s", m.Proxy, m.Load),
-		fmt.Sprintf("%d interleaved rounds of %s s; of some workloads fewer", r.Rounds, figure(r.Seconds)),
-		fmt.Sprintf("busy before the run: %s %%; stolen by the hypervisor during it: %s %%", figure(m.Busy*100),
-			figure(m.Stolen*100)),
 	}
 	for _, s := range r.Systems {
 		all = append(all, s.Name+": "+s.Version)
 	}
 	return all
+}
+
+// facts say what the figures are of.
+func (r *Report) facts() []string {
+	return append([]string{
+		"date: " + r.Date.UTC().Format("2006-01-02 15:04 MST"),
+		fmt.Sprintf("%d interleaved rounds of %s s; of some workloads fewer", r.Rounds, figure(r.Seconds)),
+		fmt.Sprintf("busy before the run: %s %%; stolen by the hypervisor during it: %s %%", figure(r.Machine.Busy*100),
+			figure(r.Machine.Stolen*100)),
+	}, r.Subjects()...)
 }
 
 // WriteTable writes what a person wants to see at the end of a run.

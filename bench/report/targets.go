@@ -110,6 +110,7 @@ type Verdict struct {
 	System   string
 	Metric   string
 	Against  string // systems, another workload, or the unit of an absolute limit
+	Ratio    bool   // Got is one to what Against names
 	Limit    float64
 	Least    bool    // Limit is the least, else the most
 	Got      float64 // the ratio, or the figure; of several systems the worst
@@ -128,7 +129,7 @@ func judge(r *Report, targets []Target) []Verdict {
 	var out []Verdict
 	for _, t := range targets {
 		v := Verdict{Workload: t.Workload, System: t.ours(), Metric: t.Metric, Limit: t.Limit, Least: t.Least,
-			State: NotMeasured}
+			Ratio: t.Base != "" || len(t.Against) > 0, State: NotMeasured}
 		v.Got, v.Against = t.measure(r)
 		switch {
 		case math.IsNaN(v.Got):
@@ -185,7 +186,7 @@ func (t Target) measure(r *Report) (got float64, against string) {
 		}
 	case ours != nil && t.Metric == Lost:
 		_, got = stats.Spread(ours.Values) // none in any round
-		against = "the worst round"
+		against = "in the worst round"
 	case ours != nil:
 		got, against = ours.Median, ours.Unit
 	}
@@ -211,7 +212,11 @@ func (v Verdict) String() string {
 
 // cell is a verdict among others of its workload.
 func (v Verdict) cell() string {
-	words := fmt.Sprintf("%s %s %s (%s)", v.Metric, figure(v.Got), v.Against, v.limit())
+	of := ""
+	if v.Ratio {
+		of = "of "
+	}
+	words := fmt.Sprintf("%s %s %s%s (%s)", v.Metric, figure(v.Got), of, v.Against, v.limit())
 	if v.System != Ours {
 		words = v.System + ": " + words
 	}
