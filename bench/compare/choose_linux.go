@@ -172,8 +172,8 @@ func (p plan) covers(t report.Target) bool {
 	return true
 }
 
-// conclude says at the end what was measured and what is missed, and returns the exit status: 1 if something that was to
-// be measured was not.
+// conclude says at the end what was measured and what is missed, and returns the exit status: 1 if something is
+// missing that was to be measured.
 func conclude(w io.Writer, rep *report.Report, unmeasured []string) (status int) {
 	all, measured := len(rep.Verdicts)+len(rep.LeftOut), 0
 	for _, v := range rep.Verdicts {

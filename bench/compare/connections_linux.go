@@ -53,7 +53,8 @@ func beside(n int) work {
 		defer cancel()
 		// A client has 64,511 ports for each address.
 		addrs := append(r.addrs(l.service(sizedService)), r.addrs(l.service(calmService))...)
-		k, err := l.ask(ctx, load.AskConfig{Kind: load.Idle, Number: n - busy, Addrs: addrs, Request: 64, Response: 200})
+		k, err := l.ask(ctx, load.AskConfig{Kind: load.Idle, Number: n - busy, Addrs: addrs, Request: 64,
+			Response: 200})
 		if err != nil {
 			return nil, err
 		}
@@ -83,8 +84,8 @@ func beside(n int) work {
 // connections is how many a proxy is set up for.
 func (l *lab) connections() int { return min(carries(l.descriptors), max(usualConnections, l.open)) }
 
-// carries returns how many connections a proxy with some descriptors can have: HAProxy refuses to start if two for each,
-// and those of the pipes that it splices through, are beyond the limit.
+// carries returns how many connections a proxy with some descriptors can have. HAProxy refuses to start if two for
+// each, and those of the pipes that it splices through, are beyond the limit.
 func carries(descriptors int) int { return (descriptors - 200) * 2 / 5 }
 
 // hostLacks reports why a workload cannot run on this machine, whose processes may have some descriptors; empty if it

@@ -21,8 +21,8 @@
 //     cores. What the kernel forwards it does on these, and Sluice may use all cores where it chooses for the kernel
 //     (queue).
 //   - Runs are interleaved: in each round every system runs once for a workload, and the order rotates. Ratios are
-//     taken within a round, because the processor's frequency and neighbours drift; figures of different rounds or runs are
-//     not comparable. Shown are the median, the least and the greatest.
+//     taken within a round, because the processor's frequency and neighbours drift; figures of different rounds or runs
+//     are not comparable. Shown are the median, the least and the greatest.
 //   - What a target is for has all rounds. In a run of everything other ceilings, and
 //     workloads without a target, have each third.
 //   - Each run starts the proxy anew, with empty tables, and begins when that is idle. The machine

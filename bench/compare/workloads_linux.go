@@ -98,8 +98,8 @@ func workloads() []workload {
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
 			"question")})
-	return slices.Concat(all, connectionWorkloads(), openWorkloads(), workerWorkloads(), stormWorkloads(), balanceWorkloads(),
-		serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
+	return slices.Concat(all, connectionWorkloads(), openWorkloads(), workerWorkloads(), stormWorkloads(),
+		balanceWorkloads(), serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
 // shortLoad are clients with a connection for each request.

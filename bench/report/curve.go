@@ -27,8 +27,8 @@ const (
 	nameHeight  = 13
 )
 
-// Curve draws lines over x, both axes by powers of ten. Points that a logarithm does not have are left out. It returns ""
-// if no line has two.
+// Curve draws lines over x, both axes by powers of ten. It leaves out points that have no logarithm, and lines of less
+// than two points. It returns "" if no line is left.
 func Curve(title, x, y string, lines []Line) string {
 	var all []Point
 	var drawn []Line

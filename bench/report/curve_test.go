@@ -16,7 +16,8 @@ func TestCurve(t *testing.T) {
 		{"flat", []Point{{1, 3}, {1, 3}}},
 	})
 	wellFormed(t, svg)
-	hasAll(t, "curve", svg, "a &lt; b &amp; c", "sluice &lt;1&gt;: 2", "haproxy 3: 2", ">100<", ">1<", colours["haproxy"])
+	hasAll(t, "curve", svg, "a &lt; b &amp; c", "sluice &lt;1&gt;: 2", "haproxy 3: 2", ">100<", ">1<",
+		colours["haproxy"])
 	for _, not := range []string{"nginx", "one:"} {
 		if strings.Contains(svg, not) {
 			t.Errorf("%q is drawn, without two points", not)
@@ -43,7 +44,8 @@ func TestPower(t *testing.T) {
 
 // TestCurvesOfReport draws only what was measured, and is valid.
 func TestCurvesOfReport(t *testing.T) {
-	r := &Report{Rounds: 1, Systems: []System{{Ours, "sluice 8f2f66fc (x)"}, {Queue, "sluice 8f2f66fc (x)"}, {"nginx", "nginx/1.30.6"}}}
+	r := &Report{Rounds: 1, Systems: []System{{Ours, "sluice 8f2f66fc (x)"}, {Queue, "sluice 8f2f66fc (x)"},
+		{"nginx", "nginx/1.30.6"}}}
 	samples := make(map[string][]Sample)
 	add := func(workload, system, metric string, v float64, invalid bool) {
 		r.Workloads = append(r.Workloads, Workload{Name: workload})

@@ -43,8 +43,8 @@ func (r *Report) writeTargets(b *strings.Builder) {
 	if len(r.Verdicts) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\n## Targets\n\nA figure beside a peer is Sluice's divided by the peer's of the same round, the median "+
-		"over the rounds. %d of %d targets miss.\n\n", r.Missed(), len(r.Verdicts))
+	fmt.Fprintf(b, "\n## Targets\n\nA figure beside a peer is Sluice's divided by the peer's of the same round, the "+
+		"median over the rounds. %d of %d targets miss.\n\n", r.Missed(), len(r.Verdicts))
 	b.WriteString("| workload | Sluice | holds | does not hold |\n|---|---|---|---|\n")
 	for _, wl := range r.Workloads {
 		var good, bad []string

@@ -16,7 +16,8 @@ import (
 func example() *Report {
 	r := &Report{
 		Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Command: "bench <&> x", Rounds: 2, Seconds: 1.5,
-		Machine: Machine{CPU: "Fast & Co", CPUs: 2, Kernel: "6.1", Go: "go1.26.8", Forced: true, Busy: 0.5, Stolen: 0.02},
+		Machine: Machine{CPU: "Fast & Co", CPUs: 2, Kernel: "6.1", Go: "go1.26.8", Forced: true, Busy: 0.5,
+			Stolen: 0.02},
 		Systems: []System{{Ours, "sluice 8f2f66fc (revision 8f2f66fc00, go1.26.8)"},
 			{"haproxy", "HAProxy version 3.2.26-1 2026/10/14"}, {"nginx", "nginx version: nginx/1.30.6"}},
 		Workloads: []Workload{{"rr-64", "requests"}, {"idle", "memory"}, {"never", "ran"}},
@@ -55,7 +56,8 @@ func example() *Report {
 
 func TestResultsAndVerdicts(t *testing.T) {
 	r := example()
-	if res := r.find("rr-64", "haproxy", CPU); res.Ratio != 2 || res.Median != 30 || res.Min != 20 || res.Max != 40 || res.Unit != "us/request" {
+	if res := r.find("rr-64", "haproxy", CPU); res.Ratio != 2 || res.Median != 30 || res.Min != 20 || res.Max != 40 ||
+		res.Unit != "us/request" {
 		t.Errorf("%+v", res)
 	}
 	if res := r.find("rr-64", "nginx", CPU); res.Ratio != 1.25 || !math.IsNaN(res.Values[0]) {
@@ -64,7 +66,8 @@ func TestResultsAndVerdicts(t *testing.T) {
 	want := []struct {
 		state string
 		got   float64
-	}{{Misses, 0.8}, {Holds, 0.5}, {NotMeasured, math.NaN()}, {Misses, 1}, {Holds, 950.061728}, {Holds, 1}, {NotMeasured, math.NaN()},
+	}{{Misses, 0.8}, {Holds, 0.5}, {NotMeasured, math.NaN()}, {Misses, 1}, {Holds, 950.061728}, {Holds, 1},
+		{NotMeasured, math.NaN()},
 		{Holds, 1.6}, {Misses, 2}}
 	for i, w := range want {
 		v := r.Verdicts[i]
@@ -98,7 +101,8 @@ func wellFormed(t *testing.T, svg string) {
 				t.Errorf("begins with %v", e.Name)
 			}
 			for _, a := range e.Attr {
-				if strings.Contains(a.Value, "NaN") || strings.Contains(a.Value, "Inf") || strings.HasPrefix(a.Value, "-") {
+				if strings.Contains(a.Value, "NaN") || strings.Contains(a.Value, "Inf") ||
+					strings.HasPrefix(a.Value, "-") {
 					t.Errorf("%s has %s=%q", e.Name.Local, a.Name.Local, a.Value)
 				}
 			}
@@ -118,7 +122,8 @@ func TestPicturesAreWellFormed(t *testing.T) {
 	if len(pictures) != 2 || pictures[0].Name != "cpu-tcp.svg" || pictures[1].Name != "memory.svg" {
 		t.Fatalf("%d pictures", len(pictures))
 	}
-	nasty := draw("a < b & c", []group{{"<g>", []bar{{"&", 1, 0.5, 2}, {"<", math.Inf(1), math.NaN(), 1}, {"n", 0, 0, 0}}}}, true)
+	nasty := draw("a < b & c", []group{{"<g>", []bar{{"&", 1, 0.5, 2}, {"<", math.Inf(1), math.NaN(), 1},
+		{"n", 0, 0, 0}}}}, true)
 	for _, svg := range []string{pictures[0].SVG, pictures[1].SVG, nasty, draw("", nil, false)} {
 		wellFormed(t, svg)
 	}
@@ -157,9 +162,11 @@ func hasAll(t *testing.T, name, text string, wanted ...string) {
 func TestTableAndPage(t *testing.T) {
 	r := example()
 	table, page, tables := written(t, r)
-	hasAll(t, "table", table, "rr-64: requests", "10 .. 20", "2.00", "misses", "not measured", "NOT idle", "nginx failed")
+	hasAll(t, "table", table, "rr-64: requests", "10 .. 20", "2.00", "misses", "not measured", "NOT idle",
+		"nginx failed")
 	hasAll(t, "page", page, "![cpu-tcp](cpu-tcp.svg)", "2026-01-02", "NOT idle", "at least 7 rounds", "(tables.md)",
-		"| rr-64 | cpu 15 us/request | cpu 0.5 of haproxy 3.2.26 (<= 0.5)", "**misses** cpu 0.8 of haproxy 3.2.26, nginx 1.30.6",
+		"| rr-64 | cpu 15 us/request | cpu 0.5 of haproxy 3.2.26 (<= 0.5)",
+		"**misses** cpu 0.8 of haproxy 3.2.26, nginx 1.30.6",
 		"**not measured** p99", "3 of 9 targets miss", "profiles.md")
 	hasAll(t, "tables", tables, "| haproxy 3.2.26 | 30 | 20 .. 40 | 2.00 |", "nginx failed", "at least 7 rounds")
 	for name, text := range map[string]string{"table": table, "page": page, "tables": tables} {
@@ -190,8 +197,9 @@ func TestPageIsOneScreen(t *testing.T) {
 }
 
 func TestInvalid(t *testing.T) {
-	r := &Report{Rounds: 2, Systems: []System{{Ours, "1"}, {"nginx", "2"}}, Workloads: []Workload{{"short", "connections"}},
-		LeftOut: make([]Target, 1)}
+	r := &Report{Rounds: 2, Systems: []System{{Ours, "1"}, {"nginx", "2"}},
+		Workloads: []Workload{{"short", "connections"}},
+		LeftOut:   make([]Target, 1)}
 	var samples []Sample
 	for round := range 2 {
 		samples = append(samples, Sample{Round: round, Workload: "short", System: Ours, Metric: CPU, Value: 1},

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
-// timeouts are in seconds, by the ends of their names after nf_conntrack_. A client asks for some 30,000 names a second,
-// each from a new port: with two entries each the usual table of 262,144 is full after four seconds. Connections that
-// stay are not concerned.
+// timeouts are in seconds, by the ends of their names after nf_conntrack_. Clients ask some 30,000 DNS questions a
+// second, each from a new port. Each has two entries, so the usual table of 262,144 would be full after four seconds.
 var timeouts = map[string]int{
 	"tcp_timeout_time_wait": 5, "tcp_timeout_close": 5, "tcp_timeout_close_wait": 5, "tcp_timeout_fin_wait": 5,
 	"tcp_timeout_last_ack": 5, "udp_timeout": 2, "udp_timeout_stream": 5,

@@ -13,8 +13,8 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // What conntrack 1.4.7 wrote on Linux 6.18, with counters of our own.
 const counters = "cpu=0   \tfound=7 invalid=9 insert=0 insert_failed=2 drop=1 early_drop=0 error=3 search_restart=4 " +
-	"clash_resolve=5 chaintoolong=0 \ncpu=1   \tfound=0 invalid=0 insert=0 insert_failed=3 drop=0 early_drop=6 error=0 " +
-	"search_restart=0 clash_resolve=0 chaintoolong=0 \n"
+	"clash_resolve=5 chaintoolong=0 \ncpu=1   \tfound=0 invalid=0 insert=0 insert_failed=3 drop=0 early_drop=6 " +
+	"error=0 search_restart=0 clash_resolve=0 chaintoolong=0 \n"
 
 func TestParse(t *testing.T) {
 	got, err := parse(counters)

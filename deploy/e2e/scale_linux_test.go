@@ -28,7 +28,8 @@ var scale struct {
 }
 
 func init() {
-	flag.StringVar(&scale.services, "services", "5000", "comma-separated `NUMBERS` of Services that BenchmarkScale measures, the least first")
+	flag.StringVar(&scale.services, "services", "5000", "comma-separated `NUMBERS` of Services that "+
+		"BenchmarkScale measures, the least first")
 	flag.IntVar(&scale.endpoints, "endpoints", 10, "`NUMBER` of endpoints of each of them, at most 100")
 	flag.StringVar(&scale.systems, "systems", "*", "comma-separated `PATTERNS` of the systems that it measures")
 	flag.IntVar(&scale.rounds, "rounds", 1, "`NUMBER` of rounds, in each of which every system is started")
@@ -239,7 +240,8 @@ const reference = "kube-proxy-nftables"
 
 // print writes a row for each system, with the ratio to the same round's figure of the reference where there are some.
 func (t *table) print(size string) {
-	fmt.Printf("\n| Services | system | %s |\n|---|---|%s\n", strings.Join(t.names, " | "), strings.Repeat("---|", len(t.names)))
+	fmt.Printf("\n| Services | system | %s |\n|---|---|%s\n", strings.Join(t.names, " | "),
+		strings.Repeat("---|", len(t.names)))
 	of := slices.IndexFunc(t.systems, func(s string) bool { return strings.HasPrefix(s, reference) })
 	for i, s := range t.systems {
 		label := s
