@@ -211,3 +211,20 @@ func TestTrackingSpoilsARun(t *testing.T) {
 		t.Errorf("UDP flows are tracked for %s s, %v", got, err)
 	}
 }
+
+// TestVersions: the peers beside this program come first, and a system that cannot say its version is an error.
+func TestVersions(t *testing.T) {
+	t.Setenv("PATH", os.Getenv("PATH"))
+	testbed.Check(t, usePeers())
+	self, err := os.Executable()
+	testbed.Check(t, err)
+	if first := filepath.SplitList(os.Getenv("PATH"))[0]; first != filepath.Join(filepath.Dir(self), "peers/bin") {
+		t.Errorf("programs come from %s", first)
+	}
+	for _, s := range []system{{name: "mute", say: []string{"false"}}, {name: "none", say: []string{"/nowhere/none"}}} {
+		p := plan{systems: []system{systemOf("direct"), s}}
+		if _, err := p.report(t.Context(), cores{}, ""); err == nil || !strings.Contains(err.Error(), s.name) {
+			t.Errorf("%s: %v", s.name, err)
+		}
+	}
+}
