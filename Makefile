@@ -171,9 +171,9 @@ vulncheck: ## look for known vulnerabilities in what is linked; asks Go's databa
 peers: deps ## unpack today's HAProxy and nginx into bin/peers, for the measurements
 	@.ci/peers bin/peers
 
-# The distribution does not have today's peers. BENCH has further flags, such as "-force -workloads short". The VM has
-# SCTP and ipvs, which few kernels have, and one core, perhaps an interpreted one.
-COMPARE = PATH="$(CURDIR)/bin/peers/bin:$$PATH" bin/compare -sluice bin/sluice
+# BENCH has further flags, such as "-force -workloads short". The VM has SCTP and ipvs, which few kernels have, and one
+# core, perhaps an interpreted one. bin/compare takes its peers from bin/peers.
+COMPARE = bin/compare -sluice bin/sluice
 COMPARE_IN_VM = mkdir -p bin/vm-bench/testdata && cp bin/sluice bin/vm-bench/testdata && \
 	cd bin/vm-bench && ../vm -grace 30m ../compare -sluice testdata/sluice -duration 200ms -force
 
@@ -183,11 +183,11 @@ bench: peers build bin/compare ## measure Sluice beside its peers on an idle mac
 bench-quick: peers build bin/compare ## the same for the most telling workloads, under 5 minutes
 	$(COMPARE) -quick $(BENCH)
 
-scale: peers build bin/compare ## measure what the number of Services costs, on an idle machine
-	$(COMPARE) -workloads 'services-*' -rounds 5 $(BENCH)
+scale: peers build bin/compare ## measure what Services and open connections cost, on an idle machine
+	$(COMPARE) -workloads 'services-*,connections-*' -systems haproxy,nginx -rounds 5 $(BENCH)
 
 bench-sctp: deps build bin/compare bin/vm ## measure a message over SCTP beside the kernel's paths, here and in the VM
-	$(COMPARE) -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 5 $(BENCH)
+	$(COMPARE) -workloads 'sctp-*' -systems 'dnat,direct' -rounds 5 $(BENCH)
 	$(COMPARE_IN_VM) -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 3
 
 bench-offload: deps build bin/compare bin/vm ## measure the kernel's forwarding of Services, here and in the VM

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/tracking"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
@@ -27,9 +27,11 @@ type lab struct {
 	dir         string
 	cores       cores
 	workers     int                // of each proxy in the present run; 0 means 1
+	open        int                // connections of the present run, if they are more than usual
 	reached     map[string]float64 // by name of a way to load: what the first system that was asked does in a second
 	descriptors int                // that a process may have
 	remarks     []string           // of the present run, for the report
+	tracked     tracking.Table     // of the node, at the end of the run before
 	all         []service
 	services    []service // of all, those of the present workload
 	servers     *testbed.Process
@@ -37,9 +39,9 @@ type lab struct {
 	who         []*testbed.Server
 }
 
-// newLab builds everything but the proxy. The caller closes it.
+// newLab builds everything but the proxy, for the build of Sluice at an absolute path. The caller closes it.
 func newLab(ctx context.Context, sluice string) (l *lab, err error) {
-	l = &lab{}
+	l = &lab{sluice: sluice}
 	defer func() {
 		if err != nil {
 			l.close()
@@ -50,12 +52,6 @@ func newLab(ctx context.Context, sluice string) (l *lab, err error) {
 		return l, err
 	}
 	l.descriptors = limit
-	if l.sluice, err = filepath.Abs(sluice); err != nil {
-		return l, err
-	}
-	if _, err = os.Stat(l.sluice); err != nil {
-		return l, fmt.Errorf("find sluice (build it with make build): %w", err)
-	}
 	if l.self, err = os.Executable(); err != nil {
 		return l, fmt.Errorf("find this program: %w", err)
 	}
@@ -97,11 +93,8 @@ func (l *lab) prepareHosts() error {
 			return err
 		}
 	}
-	// Entries of ended connections leave conntrack's table, which all hosts of the machine share, before it is full.
-	for _, state := range []string{"time_wait", "close", "last_ack"} {
-		if err := l.tb.Node.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_"+state, "5"); err != nil {
-			return err
-		}
+	if err := tracking.Shorten(l.tb.Node); err != nil { // no other host tracks connections
+		return err
 	}
 	// The switches are in the place of wires and of another machine: that the kernel
 	// asks its rules for frames on a bridge, too, would be counted as work of the
@@ -190,10 +183,6 @@ func (l *lab) startDNS(ctx context.Context) error {
 }
 
 const dnsDomain = "svc.test"
-
-// connections is how many a proxy may have: HAProxy refuses to start if two descriptors
-// for each, and those of the pipes that it splices through, are beyond the limit.
-func (l *lab) connections() int { return min((l.descriptors-200)*2/5, 20000) }
 
 // remark adds what no figure says to the report.
 func (l *lab) remark(format string, args ...any) {

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +19,8 @@ import (
 )
 
 // descriptors is how many each process may have: enough for two for each of the most
-// connections of any workload.
-const descriptors = 65536
+// connections of any workload, and for HAProxy's pipes.
+const descriptors = 262144
 
 // cores says what runs where.
 type cores struct {
@@ -279,7 +278,7 @@ func describeMachine(c cores) report.Machine {
 	cpuinfo := read("/proc/cpuinfo")
 	m := report.Machine{
 		CPU: field(cpuinfo, "model name"), CPUs: len(c.load) + 1, Kernel: read("/proc/sys/kernel/osrelease"),
-		Proxy: strconv.Itoa(c.proxy), Load: c.loadList(),
+		Go: runtime.Version(), Proxy: strconv.Itoa(c.proxy), Load: c.loadList(),
 	}
 	if m.CPU == "" {
 		m.CPU = "unknown processor"
@@ -293,19 +292,4 @@ func describeMachine(c cores) report.Machine {
 		}
 	}
 	return m
-}
-
-// streamModule returns where nginx's stream module is, if it is not built in.
-func streamModule() string {
-	roots := []string{"/"}
-	if nginx, err := exec.LookPath("nginx"); err == nil {
-		roots = append([]string{filepath.Join(filepath.Dir(nginx), "../root")}, roots...) // as .ci/peers unpacks it
-	}
-	for _, root := range roots {
-		paths, err := filepath.Glob(filepath.Join(root, "usr/lib*/nginx/modules/ngx_stream_module.so"))
-		if err == nil && len(paths) > 0 {
-			return slices.Max(paths)
-		}
-	}
-	return ""
 }

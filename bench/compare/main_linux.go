@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,40 +71,26 @@ func run(o options) (*report.Report, int, error) {
 		listAll()
 		return nil, 0, nil
 	}
-	p, missing, err := o.plan()
+	if err := usePeers(); err != nil {
+		return nil, 1, err
+	}
+	var err error
+	if o.sluice, err = findSluice(o.sluice); err != nil {
+		return nil, 1, err
+	}
+	if o.paired != "" {
+		return o.runPaired()
+	}
+	p, err := o.plan()
 	if err != nil {
 		return nil, 2, err
-	}
-	var paired pairedWorkload
-	if o.paired != "" {
-		if paired, err = parsePaired(o.paired); err != nil {
-			return nil, 2, err
-		}
-		if paired.clock = o.systems != ""; paired.clock && paired.conns == 0 {
-			return nil, 2, errors.New("measure -systems side by side: want rr-NUMBER")
-		}
-		side, err := o.side()
-		if err != nil {
-			return nil, 2, err
-		}
-		if o.rounds == 1 || len(paired.twins(side)) == 1 {
-			return nil, 2, errors.New("measure side by side: want two -rounds or more, and -also, " +
-				"several -systems or several numbers of Services")
-		}
 	}
 	if err := testbed.Reexec(); err != nil {
 		return nil, 1, err
 	}
-	// Everything that is started ends with ctx, and hosts with this process.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible()
 	defer stop()
-	if o.paired != "" {
-		if _, err := o.pair(ctx, paired, os.Stdout); err != nil {
-			return nil, 1, fmt.Errorf("measure builds side by side: %w", err)
-		}
-		return nil, 0, nil
-	}
-	for _, m := range missing {
+	for _, m := range p.lacking {
 		fmt.Println("left out:", m)
 	}
 	l, err := newLab(ctx, o.sluice)
@@ -113,14 +98,19 @@ func run(o options) (*report.Report, int, error) {
 		return nil, 1, err
 	}
 	defer l.close()
-	rep := p.report(ctx, l)
+	rep, err := p.report(ctx, l.cores, l.sluice)
+	if err != nil {
+		return nil, 1, err
+	}
 	got, err := p.measure(ctx, l, o.force, os.Stdout)
-	rep.Problems = append(missing, got.problems...)
+	rep.Problems = append(p.lacking, got.problems...)
 	m := &rep.Machine
 	m.Busy, m.Stolen = stats.Median(got.busy), stats.Median(got.stolen)
 	_, busiest := stats.Spread(got.busy)
 	m.Forced = o.force && busiest > maxBusy
-	rep.Compute(got.samples, wanted(p.workloads))
+	covered, left := p.targets()
+	rep.LeftOut = left
+	rep.Compute(got.samples, covered)
 	if len(got.samples) > 0 {
 		if e := rep.WriteTable(os.Stdout); err == nil {
 			err = e
@@ -134,94 +124,7 @@ func run(o options) (*report.Report, int, error) {
 			return nil, 1, err
 		}
 	}
-	printMissed(rep)
-	return rep, 0, nil
-}
-
-// printMissed says at the end what is missed.
-func printMissed(rep *report.Report) {
-	measured := 0
-	for _, v := range rep.Verdicts {
-		if v.State != report.NotMeasured {
-			measured++
-		}
-	}
-	switch {
-	case measured < len(rep.Verdicts):
-		fmt.Printf("%d of %d targets were measured, %d of them missed\n", measured, len(rep.Verdicts), rep.Missed())
-	case rep.Missed() == 0:
-		fmt.Println("every target holds")
-	}
-	for _, v := range rep.Verdicts {
-		if v.State == report.Misses {
-			fmt.Println(v)
-		}
-	}
-}
-
-// wanted returns the targets of the workloads that were to be measured.
-func wanted(list []workload) []report.Target {
-	var out []report.Target
-	for _, t := range report.Targets {
-		if slices.ContainsFunc(list, func(w workload) bool { return w.name == t.Workload }) {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
-// plan chooses what to measure, and names what is to be measured and the kernel cannot do. A program that is not
-// installed is an error.
-func (o options) plan() (p plan, missing []string, err error) {
-	p.rounds, p.duration = 7, 1500*time.Millisecond
-	if o.quick {
-		p.rounds, p.duration = 2, time.Second
-	}
-	if o.rounds > 0 {
-		p.rounds = o.rounds
-	}
-	if o.duration > 0 {
-		p.duration = o.duration
-	}
-	if o.rounds < 0 || o.rounds > 1000 || o.duration < 0 || p.duration < 100*time.Millisecond ||
-		p.duration > time.Hour {
-		return p, nil, fmt.Errorf("measure %d rounds of %v: want 1 to 1000 of 100 ms to 1 h", o.rounds, o.duration)
-	}
-	p.thin = o.workloads == "" && o.systems == ""
-	programs := slices.Clone(labPrograms)
-	for _, w := range workloads() {
-		chosen, err := matches(o.workloads, w.name)
-		if err != nil {
-			return p, nil, err
-		}
-		if !chosen || o.workloads == "" && (o.quick && !w.quick || w.asked) {
-			continue
-		}
-		programs = append(programs, w.programs()...)
-		p.workloads = append(p.workloads, w)
-	}
-	for _, s := range slices.Concat(systems, o.also) {
-		chosen, err := matches(o.systems, s.name)
-		if err != nil {
-			return p, nil, err
-		}
-		if !chosen && s.name != report.Ours && s.build == "" {
-			continue
-		}
-		if why := s.hostLacks(); why != "" {
-			missing = append(missing, fmt.Sprintf("system %s: %s", s.name, why))
-			continue
-		}
-		if s.needs != "" {
-			programs = append(programs, s.needs)
-		}
-		p.systems = append(p.systems, s)
-	}
-	if len(p.workloads) == 0 {
-		return p, missing, fmt.Errorf("measure workloads %q: there is none, or none can be: %s", o.workloads,
-			strings.Join(missing, "; "))
-	}
-	return p, missing, notInstalled(programs)
+	return rep, conclude(os.Stdout, rep, got.unmeasured()), nil
 }
 
 // addBuild takes the value of -also.
@@ -249,38 +152,58 @@ func (o *options) addBuild(value string) error {
 	return nil
 }
 
-// matches reports whether a name matches one of the comma-separated patterns, of
-// which none means any.
-func matches(patterns, name string) (bool, error) {
-	if patterns == "" {
-		return true, nil
+// interruptible returns a context that ends with a signal. Everything that is started ends with it, and hosts with this
+// process.
+func interruptible() (ctx context.Context, stop context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+}
+
+// runPaired measures side by side.
+func (o options) runPaired() (*report.Report, int, error) {
+	paired, err := parsePaired(o.paired)
+	if err != nil {
+		return nil, 2, err
 	}
-	for pattern := range strings.SplitSeq(patterns, ",") {
-		ok, err := path.Match(strings.TrimSpace(pattern), name)
-		if err != nil {
-			return false, fmt.Errorf("use pattern %q: %w", pattern, err)
-		}
-		if ok {
-			return true, nil
-		}
+	if paired.clock = o.systems != ""; paired.clock && paired.conns == 0 {
+		return nil, 2, errors.New("measure -systems side by side: want rr-NUMBER")
 	}
-	return false, nil
+	side, err := o.side()
+	if err != nil {
+		return nil, 2, err
+	}
+	if o.rounds < 0 || o.rounds == 1 || len(paired.twins(side)) == 1 {
+		return nil, 2, errors.New("measure side by side: want two -rounds or more, and -also, " +
+			"several -systems or several numbers of Services")
+	}
+	if err := testbed.Reexec(); err != nil {
+		return nil, 1, err
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	if _, err := o.pair(ctx, paired, os.Stdout); err != nil {
+		return nil, 1, fmt.Errorf("measure builds side by side: %w", err)
+	}
+	return nil, 0, nil
 }
 
 // report starts a report.
-func (p plan) report(ctx context.Context, l *lab) *report.Report {
-	rep := &report.Report{
+func (p plan) report(ctx context.Context, c cores, sluice string) (rep *report.Report, err error) {
+	rep = &report.Report{
 		Date: time.Now().UTC().Truncate(time.Second), Command: "bin/compare " + strings.Join(os.Args[1:],
 			" "),
-		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: p.duration.Seconds(),
+		Machine: describeMachine(c), Rounds: p.rounds, Seconds: p.duration.Seconds(),
 	}
 	for _, s := range p.systems {
-		rep.Systems = append(rep.Systems, report.System{Name: s.name, Version: s.version(ctx, l.sluice)})
+		version, err := s.version(ctx, sluice)
+		if err != nil {
+			return nil, err
+		}
+		rep.Systems = append(rep.Systems, report.System{Name: s.name, Version: version})
 	}
 	for _, w := range p.workloads {
 		rep.Workloads = append(rep.Workloads, report.Workload{Name: w.name, About: w.about})
 	}
-	return rep
+	return rep, nil
 }
 
 // write writes all that is published.
@@ -296,7 +219,11 @@ func write(rep *report.Report, dir string) error {
 	if err := rep.WriteMarkdown(&page, slices.Sorted(maps.Keys(files))); err != nil {
 		return err
 	}
-	files["README.md"] = page.String()
+	var tables strings.Builder
+	if err := rep.WriteTables(&tables); err != nil {
+		return err
+	}
+	files["README.md"], files[report.TablesFile] = page.String(), tables.String()
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return err

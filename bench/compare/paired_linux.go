@@ -59,25 +59,23 @@ func parsePaired(name string) (w pairedWorkload, err error) {
 
 // side returns what is measured side by side: the systems that are asked for, else Sluice, and the other builds.
 func (o options) side() (all []system, err error) {
-	programs := slices.Clone(labPrograms)
 	if o.systems == "" {
-		return slices.Concat(systems[:1], o.also), notInstalled(programs)
+		return slices.Concat(systems[:1], o.also), notInstalled(labPrograms)
 	}
-	for _, s := range systems {
-		if chosen, err := matches(o.systems, s.name); err != nil {
-			return nil, err
-		} else if !chosen {
-			continue
-		}
-		if why := s.hostLacks(); why != "" {
-			return nil, fmt.Errorf("measure %s: %s", s.name, why)
-		}
+	all, lacking, err := o.chooseSystems("")
+	if err == nil && len(lacking) > 0 {
+		err = fmt.Errorf("measure side by side: %s", strings.Join(lacking, "; "))
+	}
+	if err != nil {
+		return nil, err
+	}
+	programs := slices.Clone(labPrograms)
+	for _, s := range all {
 		if s.needs != "" {
 			programs = append(programs, s.needs)
 		}
-		all = append(all, s)
 	}
-	return slices.Concat(all, o.also), notInstalled(programs)
+	return all, notInstalled(programs)
 }
 
 // twins returns what runs side by side, each once with every number of Services.
@@ -129,6 +127,15 @@ func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (tw
 		return nil, err
 	}
 	twins = work.twins(side)
+	c, err := chooseCores()
+	if err != nil {
+		return nil, err
+	}
+	rep, err := plan{systems: side}.report(ctx, c, o.sluice)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(w, strings.Join(rep.Subjects(), "\n"))
 	if o.rounds == 0 {
 		o.rounds = 10
 	}
@@ -156,10 +163,10 @@ func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (tw
 }
 
 // start starts every twin once, in any order, and adds what each takes.
-func (w pairedWorkload) start(ctx context.Context, sluice string, twins []*twin) error {
+func (w pairedWorkload) start(ctx context.Context, sluice string, twins []*twin) (err error) {
 	defer func() {
 		for _, t := range twins {
-			t.end()
+			err = errors.Join(err, t.end())
 		}
 	}()
 	for _, i := range rand.Perm(len(twins)) {
@@ -349,7 +356,8 @@ func firstByte(ip netip.Addr) (time.Duration, error) {
 	return time.Since(started), nil
 }
 
-func (t *twin) end() {
+// end stops all that the twin runs.
+func (t *twin) end() (err error) {
 	for _, c := range t.conns {
 		_ = c.Close()
 	}
@@ -357,10 +365,11 @@ func (t *twin) end() {
 		_ = unix.Close(t.poll)
 	}
 	if t.running != nil {
-		_ = t.stop()
+		err = t.stop()
 	}
 	if t.lab != nil {
 		t.lab.close()
 	}
 	t.conns, t.poll, t.running, t.lab = nil, 0, nil, nil
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/tracking"
 )
 
 // plan is what is to be measured.
@@ -18,7 +19,8 @@ type plan struct {
 	systems   []system
 	rounds    int
 	duration  time.Duration
-	thin      bool // what no target is for takes part in some rounds only
+	thin      bool     // what no target is for takes part in some rounds only
+	lacking   []string // what is left out, and why
 }
 
 // thinRounds says in which rounds of a thin plan everything takes part: in the first
@@ -67,6 +69,8 @@ func (p plan) order(w workload, round int) []system {
 type outcome struct {
 	samples      []report.Sample
 	problems     []string
+	measured     []string  // workloads and systems that gave figures
+	failed       []string  // those of which a run gave none, and an error
 	busy, stolen []float64 // by round
 }
 
@@ -94,25 +98,9 @@ func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Write
 				started := time.Now()
 				l.remarks = nil
 				figures, err := p.once(ctx, l, w, s)
-				for _, remark := range l.remarks {
-					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %s", round+1, w.name, s.name,
-						remark))
-				}
-				word := "-"
-				if len(figures) > 0 {
-					f := figures[0]
-					word = fmt.Sprintf("%s %.4g %s", f.metric, f.value, f.unit)
-				}
-				if err != nil {
-					word = err.Error()
-					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %v", round+1, w.name, s.name, err))
-				}
+				word := o.add(round, w.name, s.name, figures, l.remarks, err)
 				fmt.Fprintf(progress, "[%d/%d] round %d  %-16s %-10s %4.1f s  %s\n", done, total, round+1, w.name,
 					s.name, time.Since(started).Seconds(), word)
-				for _, f := range figures {
-					o.samples = append(o.samples, report.Sample{Round: round, Workload: w.name, System: s.name,
-						Metric: f.metric, Unit: f.unit, Value: f.value})
-				}
 			}
 		}
 		after, err := allCores()
@@ -125,12 +113,45 @@ func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Write
 	return o, nil
 }
 
+// add adds what a run gave, and returns it in a few words.
+func (o *outcome) add(round int, workload, system string, figures []figure, remarks []string, err error) string {
+	word := "-"
+	if len(figures) > 0 {
+		f := figures[0]
+		word = fmt.Sprintf("%s %.4g %s", f.metric, f.value, f.unit)
+	}
+	if err != nil {
+		word = err.Error()
+		remarks = append(remarks, err.Error())
+	}
+	for _, r := range remarks {
+		o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %s", round+1, workload, system, r))
+	}
+	for _, f := range figures {
+		o.samples = append(o.samples, report.Sample{Round: round, Workload: workload, System: system, Metric: f.metric,
+			Unit: f.unit, Value: f.value, Invalid: errors.Is(err, tracking.ErrInvalid)})
+	}
+	run := workload + " with " + system
+	switch {
+	case len(figures) > 0:
+		o.measured = append(o.measured, run)
+	case err != nil && !slices.Contains(o.failed, run):
+		o.failed = append(o.failed, run)
+	}
+	return word
+}
+
+// unmeasured returns the workloads and systems of which no run gave a figure, and some failed.
+func (o *outcome) unmeasured() []string {
+	return slices.DeleteFunc(slices.Clone(o.failed), func(run string) bool { return slices.Contains(o.measured, run) })
+}
+
 // once starts a system, does the work and stops the system.
 func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures []figure, err error) {
 	if w.alone {
 		return w.run(ctx, l, nil, p.duration)
 	}
-	l.services, l.workers = chosen(l.all, w), max(1, w.workers)
+	l.services, l.workers, l.open = chosen(l.all, w), max(1, w.workers), w.connections
 	r, err := s.start(ctx, l)
 	if err != nil {
 		return nil, err

@@ -29,7 +29,8 @@ func serviceWorkloads() []workload {
 		services int
 		quick    bool
 	}{
-		{"", "TCP", "", 10, true}, {"", "TCP", "", 1000, false}, {"", "TCP", "", 10000, true},
+		{"", "TCP", "", 10, true}, {"", "TCP", "", 100, false}, {"", "TCP", "", 1000, false},
+		{"", "TCP", "", 10000, true},
 		{"udp-", "UDP", "", 10, false}, {"udp-", "UDP", "", 100, false}, {"udp-", "UDP", "", 1000, false},
 		{"win-", "TCP", "winuserspace", 10, false}, {"win-", "TCP", "winuserspace", 2000, false},
 		{"win-udp-", "UDP", "winuserspace", 2000, false},
@@ -43,6 +44,7 @@ func serviceWorkloads() []workload {
 		}
 		all = append(all, workload{
 			name: fmt.Sprintf("services-%s%d", c.kind, c.services), alone: true, quick: c.quick, about: about,
+			needs: []string{"iptables-save", "ip6tables-save", "nft"},
 			run: func(ctx context.Context, l *lab, _ *running, d time.Duration) ([]figure, error) {
 				s := s
 				s.lab = l

@@ -26,7 +26,7 @@ func stormWorkloads() []workload {
 	const rate = 10000
 	return append(all, workload{name: "limited", about: fmt.Sprintf("TCP, the same with %d new connections a second "+
 		"of one client address, of which a limit lets %d through (HAProxy: a stick table)", rate, clientRate),
-		asked: true, needs: []string{"haproxy"}, run: storm(limitedService, rate)})
+		asked: true, run: storm(limitedService, rate)})
 }
 
 // storm measures requests on open connections and new connections of a Service beside a storm at another, and what each

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/tracking"
 	"github.com/sluice-lb/sluice/internal/testbed"
 )
 
@@ -62,9 +63,10 @@ const relayName = "goroutines"
 // systems are all that can be compared.
 var systems = []system{
 	{name: report.Ours, balances: true, start: startOurs},
-	{name: "haproxy", needs: "haproxy", speaks: tcp, balances: true, start: startHAProxy,
-		say: []string{"haproxy", "-v"}},
-	{name: "nginx", needs: "nginx", speaks: tcp + udp, balances: true, start: startNginx, say: []string{"nginx", "-v"}},
+	{name: haproxyName, needs: haproxyName, speaks: tcp, balances: true, start: startHAProxy,
+		say: []string{haproxyName, "-v"}},
+	{name: nginxName, needs: nginxName, speaks: tcp + udp, balances: true, start: startNginx,
+		say: []string{nginxName, "-v"}},
 	{name: relayName, speaks: tcp + udp, start: startRelay},
 	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
 	{name: report.DNAT, ceiling: true, needs: "iptables-restore", start: startDNAT,
@@ -79,21 +81,21 @@ func systemOf(name string) system {
 }
 
 // version returns what a system says it is.
-func (s system) version(ctx context.Context, sluice string) string {
+func (s system) version(ctx context.Context, sluice string) (string, error) {
 	command := s.say
 	switch s.name {
 	case report.Ours, report.Queue:
 		command = []string{sluice, "--version"}
 	case relayName:
-		return "io.Copy of " + runtime.Version() + ", as kube-proxy's userspace mode"
+		return "io.Copy of " + runtime.Version() + ", as kube-proxy's userspace mode", nil
 	case "direct":
-		return "routed by the node, without a proxy"
+		return "routed by the node, without a proxy", nil
 	}
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	if err != nil {
-		return "unknown"
+		return "", fmt.Errorf("ask %s for its version: %w: %s", s.name, err, firstLine(string(out)))
 	}
-	return firstLine(string(out))
+	return firstLine(string(out)), nil
 }
 
 // hostLacks reports what the kernel lacks for a system; empty if it has all.
@@ -170,7 +172,7 @@ func startHAProxy(ctx context.Context, l *lab) (*running, error) {
 	if err := os.WriteFile(file, []byte(haproxyConfig(l.services, l.workers, l.connections())), 0o644); err != nil {
 		return nil, err
 	}
-	return l.peer(ctx, "haproxy", l.proxy(ctx, "haproxy", "-db", "-f", file))
+	return l.peer(ctx, haproxyName, l.proxy(ctx, haproxyName, "-db", "-f", file))
 }
 
 func startNginx(ctx context.Context, l *lab) (*running, error) {
@@ -179,7 +181,7 @@ func startNginx(ctx context.Context, l *lab) (*running, error) {
 		0o644); err != nil {
 		return nil, err
 	}
-	return l.peer(ctx, "nginx", l.proxy(ctx, "nginx", "-p", l.dir, "-c", file, "-e", "stderr"))
+	return l.peer(ctx, nginxName, l.proxy(ctx, nginxName, "-p", l.dir, "-c", file, "-e", "stderr"))
 }
 
 func startRelay(ctx context.Context, l *lab) (*running, error) {
@@ -226,8 +228,8 @@ func startDNAT(ctx context.Context, l *lab) (*running, error) {
 	return r, l.onNode(ctx, dnatRules(l.services), "iptables-restore", "--noflush")
 }
 
-func startDirect(context.Context, *lab) (*running, error) {
-	return &running{name: "direct", direct: true, stop: func() error { return nil }}, nil
+func startDirect(_ context.Context, l *lab) (*running, error) {
+	return &running{name: "direct", direct: true, stop: func() error { return l.flush(nil) }}, nil
 }
 
 // startIPVS has the kernel take the addresses as its own, which ipvs wants.
@@ -253,14 +255,26 @@ func startIPVS(ctx context.Context, l *lab) (*running, error) {
 }
 
 // flush removes the peers' rules, calls undo, and deletes the node's conntrack entries,
-// after a run that was interrupted too.
+// after a run that was interrupted too. It returns tracking.ErrInvalid if conntrack has spoiled the run.
 func (l *lab) flush(undo func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
-	var err error
+	errs := []error{l.judgeTable(ctx)}
 	if undo != nil {
-		err = undo(ctx)
+		errs = append(errs, undo(ctx))
 	}
-	return errors.Join(err, l.onNode(ctx, "", "iptables", "-w", "-t", "nat", "-F", "PREROUTING"),
+	errs = append(errs, l.onNode(ctx, "", "iptables", "-w", "-t", "nat", "-F", "PREROUTING"),
 		l.onNode(ctx, "", "conntrack", "-F"))
+	return errors.Join(errs...)
+}
+
+// judgeTable looks at what conntrack did on the node since it was called before.
+func (l *lab) judgeTable(ctx context.Context) error {
+	now, err := tracking.Read(ctx, l.tb.Node)
+	if err != nil {
+		return err
+	}
+	before := l.tracked
+	l.tracked = now
+	return now.Since(before)
 }

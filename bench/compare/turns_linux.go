@@ -63,7 +63,7 @@ func connectionsByTurns(ctx context.Context, l *lab, _ *running, d time.Duration
 	sides := []*side{{twin: &twin{system: systemOf(report.DNAT)}}, {twin: &twin{system: systemOf(report.Queue)}}}
 	defer func() {
 		for _, s := range sides {
-			s.leave()
+			err = errors.Join(err, s.leave())
 		}
 		err = errors.Join(err, l.cores.leave())
 	}()
@@ -144,9 +144,9 @@ func (s *side) now() (at time.Time, opened int64, u usage, err error) {
 	return time.Now(), opened, u, err
 }
 
-func (s *side) leave() {
+func (s *side) leave() error {
 	if s.clients != nil {
 		s.clients.Stop(syscall.SIGKILL)
 	}
-	s.end()
+	return s.end()
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -34,6 +33,7 @@ type workload struct {
 	balances    bool     // it is for systems with several algorithms
 	quick       bool     // part of a quick run
 	workers     int      // of each proxy; 0 means 1
+	connections int      // that are open, if they are the matter
 	needs       []string // programs
 	run         work
 }
@@ -98,8 +98,8 @@ func workloads() []workload {
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
 			"question")})
-	return slices.Concat(all, openWorkloads(), workerWorkloads(), stormWorkloads(), balanceWorkloads(),
-		serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
+	return slices.Concat(all, connectionWorkloads(), openWorkloads(), workerWorkloads(), stormWorkloads(),
+		balanceWorkloads(), serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
 // shortLoad are clients with a connection for each request.
@@ -111,23 +111,6 @@ func (w workload) programs() []string {
 		return []string{tsctp}
 	}
 	return w.needs
-}
-
-// labPrograms are what every measurement runs, whatever the workload.
-var labPrograms = []string{"ip", "iptables", "iptables-restore", "conntrack"}
-
-// notInstalled returns an error that names the programs that are not installed.
-func notInstalled(programs []string) error {
-	var missing []string
-	for _, name := range programs {
-		if _, err := exec.LookPath(name); err != nil && !slices.Contains(missing, name) {
-			missing = append(missing, name)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return fmt.Errorf("find programs: %s: not installed (make deps)", strings.Join(missing, ", "))
 }
 
 // costs returns the processor time of the proxy per operation. What has no process

@@ -2,7 +2,9 @@ package report
 
 import (
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/stats"
@@ -41,6 +43,7 @@ type Machine struct {
 	CPUs     int
 	MemoryMB int
 	Kernel   string
+	Go       string // that the load, the goroutines and Sluice are compiled by
 	Proxy    string
 	Load     string
 	Busy     float64 // share of all cores' time before a round, the median
@@ -51,7 +54,19 @@ type Machine struct {
 // System is one of those that were measured.
 type System struct {
 	Name    string
-	Version string
+	Version string // what the program itself says
+}
+
+// number is the part of a version that says which one it is.
+var number = regexp.MustCompile(`(?:go)?[0-9]+(?:\.[0-9]+)+`)
+
+// Label names the system with its version, as every row of a table does: a row may be quoted alone.
+func (s System) Label() string {
+	version := number.FindString(s.Version)
+	if fields := strings.Fields(s.Version); len(fields) > 1 && fields[0] == Ours {
+		version = fields[1]
+	}
+	return strings.TrimSpace(s.Name + " " + version)
 }
 
 // Workload is what was measured.
@@ -65,6 +80,7 @@ type Sample struct {
 	Round                          int // from 0
 	Workload, System, Metric, Unit string
 	Value                          float64
+	Invalid                        bool // something else than the system decided it
 }
 
 // Result is what all rounds say about one metric.
@@ -80,6 +96,7 @@ type Result struct {
 	Ratio    float64
 	RatioMin float64
 	RatioMax float64
+	Invalid  bool // in any round
 }
 
 // Report is one whole run of the measurements. See the package comment.
@@ -94,6 +111,7 @@ type Report struct {
 	Results   []Result
 	Verdicts  []Verdict
 	Problems  []string
+	LeftOut   []Target // that the run was not to judge
 }
 
 // Compute fills in the results, in the order in which they first appear among the
@@ -113,6 +131,7 @@ func (r *Report) Compute(samples []Sample, targets []Target) {
 		}
 		if s.Round < r.Rounds {
 			r.Results[i].Values[s.Round] = s.Value
+			r.Results[i].Invalid = r.Results[i].Invalid || s.Invalid
 		}
 	}
 	for i := range r.Results {
@@ -131,6 +150,16 @@ func (r *Report) Compute(samples []Sample, targets []Target) {
 
 // none returns n figures that are not known yet.
 func none(n int) []float64 { return slices.Repeat([]float64{math.NaN()}, n) }
+
+// label returns a system's name with its version.
+func (r *Report) label(system string) string {
+	for _, s := range r.Systems {
+		if s.Name == system {
+			return s.Label()
+		}
+	}
+	return system
+}
 
 // find returns a result, or nil.
 func (r *Report) find(workload, system, metric string) *Result {

@@ -37,7 +37,9 @@ var colours = map[string]string{
 	"ipvs": "#d55e00", "dnat": "#999999", "direct": "#56b4e9", "queue": "#f0e442",
 }
 
-func colour(system string) string {
+// colour returns that of a system, whose version may stand behind its name.
+func colour(label string) string {
+	system, _, _ := strings.Cut(label, " ")
 	if c, ok := colours[system]; ok {
 		return c
 	}
@@ -51,7 +53,7 @@ type Picture struct {
 }
 
 // Pictures draws what the report has: the processor time of each system relative to
-// Sluice's for TCP and UDP, and memory.
+// Sluice's for TCP and UDP, memory, and curves.
 func (r *Report) Pictures() []Picture {
 	var out []Picture
 	for _, p := range []struct {
@@ -72,7 +74,7 @@ func (r *Report) Pictures() []Picture {
 			out = append(out, Picture{p.file, draw(p.title, groups, !p.absolute)})
 		}
 	}
-	return out
+	return append(out, r.curves()...)
 }
 
 // groups collects the bars of the workloads whose names begin so.
@@ -87,9 +89,9 @@ func (r *Report) groups(metric string, prefixes []string, absolute bool) []group
 			if res.Workload != w.Name || res.Metric != metric {
 				continue
 			}
-			b := bar{res.System, res.Ratio, res.RatioMin, res.RatioMax}
+			b := bar{r.label(res.System), res.Ratio, res.RatioMin, res.RatioMax}
 			if absolute {
-				b = bar{res.System, res.Median, res.Min, res.Max}
+				b = bar{r.label(res.System), res.Median, res.Min, res.Max}
 			}
 			if !math.IsNaN(b.v) {
 				g.bars = append(g.bars, b)
@@ -167,8 +169,8 @@ func legend(s *strings.Builder, groups []group) {
 		}
 	}
 	for i, name := range names {
-		at := labelWidth + i*90
-		fmt.Fprintf(s, `<rect x="%d" y="32" width="10" height="10" fill="%s"/>`, at, colour(name))
-		fmt.Fprintf(s, `<text x="%d" y="41" fill="#222222">%s</text>`+"\n", at+14, html.EscapeString(name))
+		x, y := labelWidth+i%4*150, 28+i/4*14
+		fmt.Fprintf(s, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/>`, x, y, colour(name))
+		fmt.Fprintf(s, `<text x="%d" y="%d" fill="#222222">%s</text>`+"\n", x+14, y+9, html.EscapeString(name))
 	}
 }

@@ -54,7 +54,7 @@ func (r *Report) grid(workload string) grid {
 		}
 	}
 	for _, s := range systems {
-		row := []string{s}
+		row := []string{r.label(s)}
 		for i, m := range metrics {
 			res := r.find(workload, s, m)
 			if res == nil {
@@ -68,6 +68,11 @@ func (r *Report) grid(workload string) grid {
 			if ratioed(m) && len(systems) > 1 {
 				row = append(row, times(res.Ratio))
 			}
+		}
+		if slices.ContainsFunc(r.Results, func(res Result) bool {
+			return res.Invalid && res.Workload == workload && res.System == s
+		}) {
+			row[0] += " INVALID"
 		}
 		g.rows = append(g.rows, row)
 	}
@@ -99,6 +104,12 @@ func (r *Report) unit(workload, metric string) string {
 func (r *Report) caution() string {
 	m := r.Machine
 	var words []string
+	if slices.ContainsFunc(r.Results, func(res Result) bool { return res.Invalid }) {
+		words = append(words, "Figures of rows with INVALID say nothing: see the problems.")
+	}
+	if len(r.LeftOut) > 0 {
+		words = append(words, fmt.Sprintf("This is no whole run: %d targets are left out.", len(r.LeftOut)))
+	}
 	if m.Forced {
 		words = append(words, fmt.Sprintf("The machine was NOT idle before the run (%s %% busy): ratios are rough, "+
 			"and latencies and rates mean little.", figure(m.Busy*100)))
@@ -113,8 +124,32 @@ func (r *Report) caution() string {
 	return strings.Join(words, " ")
 }
 
+// Subjects say what was measured: the machine, and each system with its version.
+func (r *Report) Subjects() []string {
+	m := r.Machine
+	all := []string{
+		fmt.Sprintf("machine: %s, %d cores, %d MB, Linux %s, %s", m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Go),
+		fmt.Sprintf("proxy on core %s, load and servers on %s", m.Proxy, m.Load),
+	}
+	for _, s := range r.Systems {
+		all = append(all, s.Name+": "+s.Version)
+	}
+	return all
+}
+
+// facts say what the figures are of.
+func (r *Report) facts() []string {
+	return append([]string{
+		"date: " + r.Date.UTC().Format("2006-01-02 15:04 MST"),
+		fmt.Sprintf("%d interleaved rounds of %s s; of some workloads fewer", r.Rounds, figure(r.Seconds)),
+		fmt.Sprintf("busy before the run: %s %%; stolen by the hypervisor during it: %s %%", figure(r.Machine.Busy*100),
+			figure(r.Machine.Stolen*100)),
+	}, r.Subjects()...)
+}
+
 // WriteTable writes what a person wants to see at the end of a run.
 func (r *Report) WriteTable(w io.Writer) error {
+	fmt.Fprintf(w, "\n%s\n", strings.Join(r.facts(), "\n"))
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, wl := range r.Workloads {
 		g := r.grid(wl.Name)
@@ -146,63 +181,4 @@ func (r *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintln(w, "caution:", c)
 	}
 	return nil
-}
-
-// WriteMarkdown writes the report as a page beside its pictures, which have the given
-// file names.
-func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
-	var b strings.Builder
-	m := r.Machine
-	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit.\n", r.Command)
-	b.WriteString("The package comment of [bench/report](../report/doc.go) explains the metrics.\n\n")
-	if c := r.caution(); c != "" {
-		fmt.Fprintf(&b, "**%s**\n\n", c)
-	}
-	fmt.Fprintf(&b, "- date: %s\n", r.Date.UTC().Format("2006-01-02 15:04 MST"))
-	fmt.Fprintf(&b, "- machine: %s, %d cores, %d MB, Linux %s\n", m.CPU, m.CPUs, m.MemoryMB, m.Kernel)
-	fmt.Fprintf(&b, "- proxy on core %s, load and servers on %s\n", m.Proxy, m.Load)
-	fmt.Fprintf(&b, "- %d interleaved rounds of %s s; of some workloads fewer\n", r.Rounds, figure(r.Seconds))
-	fmt.Fprintf(&b, "- busy before the run: %s %%; stolen by the hypervisor during it: %s %%\n", figure(m.Busy*100),
-		figure(m.Stolen*100))
-	for _, s := range r.Systems {
-		fmt.Fprintf(&b, "- %s: %s\n", s.Name, s.Version)
-	}
-	b.WriteString("\n`x` is the system's figure divided by Sluice's of the same round, the median over the " +
-		"rounds.\n`cpu` is the processor time of the proxy's process, `core` the time its core was not idle, " +
-		"`machine` the time of all cores.\n\n")
-	for _, p := range pictures {
-		fmt.Fprintf(&b, "![%s](%s)\n\n", strings.TrimSuffix(p, ".svg"), p)
-	}
-	b.WriteString("## Targets\n\n| workload | system | metric | against | limit | is | |\n" +
-		"|---|---|---|---|---|---|---|\n")
-	for _, v := range r.Verdicts {
-		state := v.State
-		if state == Misses {
-			state = "**misses**"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", v.Workload, v.System, v.Metric, v.Against,
-			v.limit(), figure(v.Got), state)
-	}
-	if r.Missed() > 0 {
-		b.WriteString("\nWhy targets are missed: [profiles.md](profiles.md).\n")
-	}
-	for _, wl := range r.Workloads {
-		g := r.grid(wl.Name)
-		if len(g.rows) == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "\n## %s: %s\n\n| %s |\n|%s\n", wl.Name, wl.About, strings.Join(g.head, " | "),
-			strings.Repeat("---|", len(g.head)))
-		for _, row := range g.rows {
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-		}
-	}
-	if len(r.Problems) > 0 {
-		b.WriteString("\n## Problems\n\n")
-		for _, p := range r.Problems {
-			fmt.Fprintf(&b, "- %s\n", strings.ReplaceAll(p, "\n", " "))
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -25,6 +25,18 @@ type Target struct {
 // ours returns the system whose figure it is.
 func (t Target) ours() string { return cmp.Or(t.System, Ours) }
 
+// Systems returns the systems whose figures it compares.
+func (t Target) Systems() []string { return append([]string{t.ours()}, t.Against...) }
+
+// String names a target.
+func (t Target) String() string {
+	words := t.Workload + " " + t.Metric
+	if against := slices.Concat(t.Against, strings.Fields(t.Base)); len(against) > 0 {
+		words += " against " + strings.Join(against, ", ")
+	}
+	return words
+}
+
 // Targets are what the project has set itself, for medians of at least 7 rounds on
 // an idle machine.
 var Targets = slices.Concat(bulkTargets(), []Target{
@@ -67,7 +79,7 @@ func Targeted(workload string) bool {
 // Compared reports whether a target of a workload is for a system, or compares with it.
 func Compared(workload, system string) bool {
 	return slices.ContainsFunc(Targets, func(t Target) bool {
-		return t.Workload == workload && (t.ours() == system || slices.Contains(t.Against, system))
+		return t.Workload == workload && slices.Contains(t.Systems(), system)
 	})
 }
 
@@ -89,6 +101,7 @@ const (
 	Holds       = "holds"
 	Misses      = "misses"
 	NotMeasured = "not measured"
+	Invalid     = "invalid"
 )
 
 // Verdict says whether a target holds.
@@ -97,6 +110,7 @@ type Verdict struct {
 	System   string
 	Metric   string
 	Against  string // systems, another workload, or the unit of an absolute limit
+	Ratio    bool   // Got is one to what Against names
 	Limit    float64
 	Least    bool    // Limit is the least, else the most
 	Got      float64 // the ratio, or the figure; of several systems the worst
@@ -115,10 +129,12 @@ func judge(r *Report, targets []Target) []Verdict {
 	var out []Verdict
 	for _, t := range targets {
 		v := Verdict{Workload: t.Workload, System: t.ours(), Metric: t.Metric, Limit: t.Limit, Least: t.Least,
-			State: NotMeasured}
+			Ratio: t.Base != "" || len(t.Against) > 0, State: NotMeasured}
 		v.Got, v.Against = t.measure(r)
 		switch {
 		case math.IsNaN(v.Got):
+		case t.invalid(r):
+			v.State = Invalid
 		case v.Got == t.Limit, v.Got > t.Limit == t.Least:
 			v.State = Holds
 		default:
@@ -127,6 +143,16 @@ func judge(r *Report, targets []Target) []Verdict {
 		out = append(out, v)
 	}
 	return out
+}
+
+// invalid reports whether one of the figures that it compares is.
+func (t Target) invalid(r *Report) bool {
+	is := func(workload, system string) bool {
+		res := r.find(workload, system, t.Metric)
+		return res != nil && res.Invalid
+	}
+	return t.Base != "" && is(t.Base, Ours) ||
+		slices.ContainsFunc(t.Systems(), func(system string) bool { return is(t.Workload, system) })
 }
 
 // measure returns the figure that the limit is for, or NaN, and what it is compared with.
@@ -140,7 +166,11 @@ func (t Target) measure(r *Report) (got float64, against string) {
 			got = stats.Median(stats.Ratios(ours.Values, base.Values))
 		}
 	case len(t.Against) > 0:
-		against = strings.Join(t.Against, ", ")
+		var labels []string
+		for _, system := range t.Against {
+			labels = append(labels, r.label(system))
+		}
+		against = strings.Join(labels, ", ")
 		for _, system := range t.Against {
 			theirs := r.find(t.Workload, system, t.Metric)
 			if ours == nil || theirs == nil {
@@ -156,7 +186,7 @@ func (t Target) measure(r *Report) (got float64, against string) {
 		}
 	case ours != nil && t.Metric == Lost:
 		_, got = stats.Spread(ours.Values) // none in any round
-		against = "the worst round"
+		against = "in the worst round"
 	case ours != nil:
 		got, against = ours.Median, ours.Unit
 	}
@@ -178,4 +208,20 @@ func (r *Report) Missed() int {
 func (v Verdict) String() string {
 	return fmt.Sprintf("%s: %s of %s in %s is %s, %s (%s)", v.State, v.Metric, v.System, v.Workload, figure(v.Got),
 		v.limit(), v.Against)
+}
+
+// cell is a verdict among others of its workload.
+func (v Verdict) cell() string {
+	of := ""
+	if v.Ratio {
+		of = "of "
+	}
+	words := fmt.Sprintf("%s %s %s%s (%s)", v.Metric, figure(v.Got), of, v.Against, v.limit())
+	if v.System != Ours {
+		words = v.System + ": " + words
+	}
+	if v.State != Holds {
+		words = "**" + v.State + "** " + words
+	}
+	return words
 }

@@ -4,7 +4,11 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,22 +16,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/report"
 	"github.com/sluice-lb/sluice/bench/stats"
+	"github.com/sluice-lb/sluice/bench/tracking"
 )
 
 var scale struct {
-	services, systems          string
+	services, systems, out     string
 	endpoints, rounds, changes int
 	load, limit                time.Duration
 }
 
 func init() {
-	flag.StringVar(&scale.services, "services", "5000", "comma-separated `NUMBERS` of Services that BenchmarkScale measures, the least first")
+	flag.StringVar(&scale.services, "services", "5000", "comma-separated `NUMBERS` of Services that "+
+		"BenchmarkScale measures, the least first")
 	flag.IntVar(&scale.endpoints, "endpoints", 10, "`NUMBER` of endpoints of each of them, at most 100")
 	flag.StringVar(&scale.systems, "systems", "*", "comma-separated `PATTERNS` of the systems that it measures")
 	flag.IntVar(&scale.rounds, "rounds", 1, "`NUMBER` of rounds, in each of which every system is started")
 	flag.IntVar(&scale.changes, "changes", 100, "`NUMBER` of changes of an endpoint in a round")
 	flag.DurationVar(&scale.load, "load", 0, "`TIME` of each kind of load; 0 means that there is none")
+	flag.StringVar(&scale.out, "out", "", "`FOLDER` to write curves over the numbers of Services to; none by default")
 	flag.DurationVar(&scale.limit, "limit", 2*time.Minute, "`TIME` that a system has to serve, and for its changes")
 }
 
@@ -75,6 +83,9 @@ func BenchmarkScale(b *testing.B) {
 		m.check(m.Pods[0].Command(m.ctx, "ip", "address", "add", alias(e)+"/24", "dev", "eth0").Run())
 	}
 	m.serveLoad()
+	m.check(tracking.Shorten(m.Node))
+	labels := m.describe(b)
+	var curves curves
 	for text := range strings.SplitSeq(scale.services, ",") {
 		n, err := strconv.Atoi(text)
 		m.check(err)
@@ -89,28 +100,79 @@ func BenchmarkScale(b *testing.B) {
 		t := table{rounds: scale.rounds}
 		for round := range scale.rounds {
 			for _, s := range scaled {
-				if chosen(b, s.name) {
-					t.add(round, s.name, m.measure(*s.program, s.mode))
+				if labels[s.name] == "" {
+					continue
+				}
+				figures, err := m.measure(*s.program, s.mode)
+				t.add(round, labels[s.name], figures)
+				if err != nil {
+					b.Errorf("%s: %v", labels[s.name], err)
+					t.invalid = append(t.invalid, labels[s.name])
 				}
 			}
 		}
 		t.print(fmt.Sprintf("%d x %d", n, m.endpoints))
+		curves.add(n, &t)
+	}
+	if scale.out != "" {
+		for _, p := range curves.pictures(m.endpoints) {
+			m.check(os.WriteFile(filepath.Join(scale.out, p.Name), []byte(p.SVG), 0o644))
+		}
 	}
 	b.ReportMetric(0, "ns/op") // says nothing here
 }
 
-func chosen(b *testing.B, name string) bool {
-	return slices.ContainsFunc(strings.Split(scale.systems, ","), func(pattern string) bool {
-		ok, err := path.Match(pattern, name)
-		if err != nil {
-			b.Fatalf("-systems %s: %v", scale.systems, err)
+// describe prints what the figures are of, and returns the chosen systems' names with their versions.
+func (m *many) describe(b *testing.B) map[string]string {
+	m.t.Helper()
+	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	m.check(err)
+	fmt.Printf("\n%s: Linux %s, %d cores, %s\n", time.Now().UTC().Format("2006-01-02 15:04 MST"),
+		strings.TrimSpace(string(kernel)), runtime.NumCPU(), runtime.Version())
+	patterns, err := choose(scale.systems)
+	if err != nil {
+		b.Fatal(err)
+	}
+	labels, said := make(map[string]string), make(map[string]string)
+	for _, s := range scaled {
+		if !patterns[s.name] {
+			continue
 		}
-		return ok
-	})
+		if said[*s.program] == "" {
+			out, err := exec.CommandContext(m.ctx, *s.program, "--version").Output()
+			m.check(err)
+			said[*s.program] = strings.TrimSpace(string(out))
+			fmt.Printf("%s: %s\n", filepath.Base(*s.program), said[*s.program])
+		}
+		labels[s.name] = report.System{Name: s.name, Version: said[*s.program]}.Label()
+	}
+	return labels
 }
 
-// measure runs a system. What it cannot do within the limit is missing among its figures.
-func (m *many) measure(program, mode string) (all []figure) {
+// choose returns the systems that comma-separated patterns choose. Each pattern chooses one at least.
+func choose(patterns string) (map[string]bool, error) {
+	chosen := make(map[string]bool)
+	for pattern := range strings.SplitSeq(patterns, ",") {
+		some := false
+		for _, s := range scaled {
+			ok, err := path.Match(pattern, s.name)
+			if err != nil {
+				return nil, fmt.Errorf("-systems %s: %w", pattern, err)
+			}
+			if ok {
+				chosen[s.name], some = true, true
+			}
+		}
+		if !some {
+			return nil, fmt.Errorf("-systems %s: there is no such system", pattern)
+		}
+	}
+	return chosen, nil
+}
+
+// measure runs a system. What it cannot do within the limit is missing among its figures. The error says that they are
+// invalid.
+func (m *many) measure(program, mode string) (all []figure, invalid error) {
 	m.t.Helper()
 	start := time.Now()
 	m.launchProgram(program, nil, "--config", m.proxyConfig(mode))
@@ -123,7 +185,7 @@ func (m *many) measure(program, mode string) (all []figure) {
 	served, ok := m.answered(last, scale.limit, func(string) bool { return true })
 	if !ok {
 		m.t.Logf("%s: not served within %v", program, scale.limit)
-		return []figure{{"most memory MiB", m.status("VmHWM")}}
+		return []figure{{"most memory MiB", m.status("VmHWM")}}, nil
 	}
 	// The kernel has let clients through that came before the rules, and for two minutes does the same to any
 	// that has the port of one of them (nf_conntrack_tcp_timeout_syn_sent).
@@ -133,18 +195,24 @@ func (m *many) measure(program, mode string) (all []figure) {
 		all = append(all, m.changes()...)
 	}
 	if scale.load > 0 {
+		before, err := tracking.Read(m.ctx, m.Node)
+		m.check(err)
 		all = append(all, m.load()...)
+		after, err := tracking.Read(m.ctx, m.Node)
+		m.check(err)
+		invalid = after.Since(before)
 	}
 	if scale.changes > 0 {
 		all = append(all, m.burst(last)...)
 	}
-	return append(all, figure{"most memory MiB", m.status("VmHWM")})
+	return append(all, figure{"most memory MiB", m.status("VmHWM")}), invalid
 }
 
 // table has the figures of all rounds.
 type table struct {
 	rounds         int
 	names, systems []string
+	invalid        []string                // systems
 	values         map[[2]string][]float64 // by system and name, a value for each round
 }
 
@@ -167,22 +235,32 @@ func (t *table) add(round int, system string, figures []figure) {
 	}
 }
 
-// reference is the system that the ratios are of.
+// reference is the system that the ratios are of, in any version.
 const reference = "kube-proxy-nftables"
 
 // print writes a row for each system, with the ratio to the same round's figure of the reference where there are some.
 func (t *table) print(size string) {
-	fmt.Printf("\n| Services | system | %s |\n|---|---|%s\n", strings.Join(t.names, " | "), strings.Repeat("---|", len(t.names)))
-	for _, s := range t.systems {
-		fmt.Printf("| %s | %s |", size, s)
+	fmt.Printf("\n| Services | system | %s |\n|---|---|%s\n", strings.Join(t.names, " | "),
+		strings.Repeat("---|", len(t.names)))
+	of := slices.IndexFunc(t.systems, func(s string) bool { return strings.HasPrefix(s, reference) })
+	for i, s := range t.systems {
+		label := s
+		if slices.Contains(t.invalid, s) {
+			label += " INVALID"
+		}
+		fmt.Printf("| %s | %s |", size, label)
 		for _, name := range t.names {
-			values, others := t.values[[2]string{s, name}], t.values[[2]string{reference, name}]
+			values := t.values[[2]string{s, name}]
+			var others []float64
+			if of >= 0 {
+				others = t.values[[2]string{t.systems[of], name}]
+			}
 			if values == nil {
 				fmt.Print(" - |")
 				continue
 			}
 			fmt.Printf(" %.4g", stats.Median(values))
-			if s != reference && others != nil && t.rounds > 1 {
+			if i != of && others != nil && t.rounds > 1 {
 				fmt.Printf(" (%.3f x)", stats.Median(stats.Ratios(values, others)))
 			}
 			fmt.Print(" |")

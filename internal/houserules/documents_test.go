@@ -100,6 +100,15 @@ func documentRules() []rule {
 				"README.md": "sluice.io/hold: 5s, rate(sluice_x_seconds_count[5m]), sluice_x_..., sluice_0.1.0_amd64.deb\n"},
 		},
 		{
+			name: "figures beside a peer name its version", check: checkPeers,
+			why: "a lead over an old version says nothing about today's",
+			broken: tree{"bench/results/a.md": "# A\n\n| HAProxy | nginx 1.30.6 |\n|---|---|\n| 1 | 2 |\n",
+				"docs/decisions/a.md": "kube-proxy 1.36 is\n\n| kube-proxy | 1 |\n"},
+			want: "bench/results/a.md:3: HAProxy without its version\ndocs/decisions/a.md:3: kube-proxy without its version",
+			fine: tree{"bench/results/a.md": "HAProxy version 3.2.26.\n\n| haproxy |\n|---|\n| 1 |\n",
+				"docs/decisions/a.md": "As HAProxy does.\n", "docs/a.md": "| nginx |\n|---|\n"},
+		},
+		{
 			name: "links in documents lead somewhere", check: checkLinks,
 			why: "a dead link shows that a document is not kept",
 			broken: tree{"README.md": "See [that](docs/that.md).\nSee [that](#that-one).\n\n# This one\n",
@@ -271,6 +280,30 @@ func checkNames(r *repo) (found []string) {
 			for _, name := range append(annotation.FindAllString(line, -1), metric.FindAllString(line, -1)...) {
 				if !known(name) {
 					found = append(found, fmt.Sprintf("%s:%d: there is no %s", doc, i+1, name))
+				}
+			}
+		}
+	}
+	return found
+}
+
+// peers are the programs that Sluice is measured beside.
+var peers = []string{"HAProxy", "nginx", "kube-proxy"}
+
+// checkPeers looks for tables of measurements in documents that do not say which version of a peer was measured.
+func checkPeers(r *repo) (found []string) {
+	for _, doc := range r.documents() {
+		if !under(doc, []string{"bench/results", "docs/decisions"}) {
+			continue
+		}
+		text := r.text(doc)
+		for _, peer := range peers {
+			if regexp.MustCompile(`(?i)` + peer + `[^|]{0,40}\d+\.\d+\.\d+`).MatchString(text) {
+				continue
+			}
+			for i, line := range strings.Split(text, "\n") {
+				if strings.HasPrefix(line, "|") && strings.Contains(strings.ToLower(line), strings.ToLower(peer)) {
+					found = append(found, fmt.Sprintf("%s:%d: %s without its version", doc, i+1, peer))
 				}
 			}
 		}
