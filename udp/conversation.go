@@ -2,7 +2,6 @@ package udp
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -193,19 +192,15 @@ func (f *flow) conversation() uint64 {
 }
 
 // remember has the balancer remember where the client goes on, since the flow is closed early.
-func (f *flow) remember() { f.rememberAt(f.choice, f.ln.shard.io.port(f)) }
-
-// rememberAt has it remember a backend, and the port that the flow is to have there; 0: any.
-func (f *flow) rememberAt(c balancer.Choice, port uint16) {
-	if f.fixed() > 0 || !c.Live() {
+func (f *flow) remember() {
+	if f.fixed() > 0 || !f.choice.Live() {
 		return
 	}
-	c.Remember(&balancer.Conversation{Key: f.conversation(), Port: port, Answered: f.replied,
+	f.choice.Remember(&balancer.Conversation{Key: f.conversation(), Answered: f.replied,
 		Stream: f.assurance == known, Time: eventloop.Now()})
 }
 
-// resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent, and
-// the port.
+// resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent.
 func (f *flow) resume(now int64) (balancer.Choice, error) {
 	sh := f.ln.shard
 	if sh.server.IdleTimeout <= 0 && f.tried == nil {
@@ -213,19 +208,11 @@ func (f *flow) resume(now int64) (balancer.Choice, error) {
 		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
 			sh.count.Resumed.Add(1)
 			sh.why = lb.ByConversation
-			if f.port = v.Port; v.Answered {
+			if v.Answered {
 				f.assurance = known // this datagram has followed the answer
 			}
 			return c, nil
 		}
 	}
 	return f.ln.pick(&f.key, now, f.tried)
-}
-
-// unspecified returns the unspecified address of a's family.
-func unspecified(a netip.Addr) netip.Addr {
-	if a.Is6() {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }

@@ -31,13 +31,12 @@ const (
 )
 
 // errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
-// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errPortTaken that
-// another flow sends to the backend from the same port, errSilent that a backend has not answered in time.
+// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errSilent that a
+// backend has not answered in time.
 var (
 	errTried        = errors.New("every endpoint that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
 	errNoPort       = errors.New("no ephemeral port for a flow")
-	errPortTaken    = errors.New("another flow sends from the same port to the same endpoint")
 	errSilent       = errors.New("no answer, though one is expected")
 )
 
@@ -72,7 +71,6 @@ type flow struct {
 	service   *holder[lb.Name]    // that it counts for
 	source    *holder[netip.Addr] // the client's address, without its port
 	assurance assurance
-	port      uint16 // to send from, or that it sends from; 0: any
 	header    []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
@@ -325,10 +323,6 @@ func (f *flow) connect(c balancer.Choice, now int64) error {
 		case err == nil:
 			f.choice = c
 			return nil
-		case err == errPortTaken:
-			f.rememberAt(c, 0) // the client's next datagram goes there from another port
-			c.Done(nil)
-			return err
 		case !ofHost(err):
 			if c, err = f.another(c, err, now); err != nil {
 				return err

@@ -28,7 +28,6 @@ const (
 type loopFlow struct {
 	client socket.Name // as the kernel knows it
 	fd     int         // connected to the backend; -1 once closed
-	place  portPlace   // that its port has
 
 	roomy    bool    // the socket queues as much as those of frontends do
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one

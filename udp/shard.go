@@ -60,7 +60,6 @@ type transport interface {
 	watch(f *flow) error                                 // begins to pass answers on
 	after(f *flow, ns int64)                             // looks then whether f has expired
 	resend(f *flow)                                      // sends what was refused
-	port(f *flow) uint16                                 // that the backend sees; 0: not known
 	close(f *flow)
 }
 

@@ -11,12 +11,14 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
+// unprivileged is the first port that the kernel may choose for a socket (ip_local_port_range, ip(7)).
+const unprivileged = 1024
+
 // loopShard is what a shard on a loop has. Its batches are used by one event at a time,
 // whichever socket that is for.
 type loopShard struct {
-	loop  *eventloop.Loop
-	rest  eventloop.Timer // runs while a walk is not at its end
-	ports *ports          // of all shards
+	loop *eventloop.Loop
+	rest eventloop.Timer // runs while a walk is not at its end
 
 	holds holds
 
@@ -34,11 +36,11 @@ func newShards(s *Server) (all []*shard) {
 	if s.Loops == nil {
 		return []*shard{newGoroutines(s)}
 	}
-	loops, ports := s.Loops.Loops(), newPorts()
+	loops := s.Loops.Loops()
 	for _, loop := range loops {
 		sh := newShard(s, len(loops))
 		sh.io = &loopTransport{sh}
-		sh.loop, sh.ports, sh.index = loop, ports, loop.Index()
+		sh.loop, sh.index = loop, loop.Index()
 		sh.in, sh.quotes = mmsg.NewReader(datagramSize), mmsg.NewReader(quoteSize)
 		sh.out.gso = !s.DisableGSO && segmentation()
 		all = append(all, sh)
@@ -151,13 +153,24 @@ func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
 	}
 	enableGRO(fd)
 	f.fd = fd
-	if f.port != 0 && !l.rebind(f, backend) {
-		l.count.PortsLost.Add(1)
-	}
 	return nil
 }
 
-func (l *loopTransport) port(f *flow) uint16 { return f.port }
+// connect keeps the descriptor, and with it the answers that wait in it.
+func (l *loopTransport) connect(f *flow, to netip.AddrPort, now int64) error {
+	if f.attempts > 0 {
+		socket.Disconnect(f.fd)
+	}
+	if err := socket.Connect(f.fd, to); err != nil {
+		return err
+	}
+	if to.Port() >= unprivileged && socket.SelfConnected(f.fd, to) { // no process listens there
+		socket.Disconnect(f.fd)
+		return unix.ECONNREFUSED
+	}
+	f.trial = now + trial
+	return nil
+}
 
 func (l *loopTransport) watch(f *flow) error {
 	f.client.Set(f.key.client)
@@ -169,7 +182,6 @@ func (l *loopTransport) after(f *flow, ns int64) { l.loop.After(&f.timer, f, tim
 
 func (l *loopTransport) close(f *flow) {
 	l.loop.StopTimer(&f.timer)
-	f.place.free()
 	_ = l.loop.Close(f.fd)
 	f.fd = -1
 }
