@@ -165,30 +165,26 @@ func (f *flow) setOneShot(now bool) {
 	f.oneShot = now
 }
 
-// rests notes that the flow may have had its last answer: a question to a DNS server comes from a new port each
-// time. So that such flows do not take all sockets for 30 s, those of the oldest are closed. Each time two go at
-// most, so that their number goes down again and no datagram waits for long.
-func (f *flow) rests(now int64) {
-	sh := f.ln.shard
-	if f.oneShot || f.followed == settling || f.leaving != 0 || f.fixed() > 0 {
-		return
-	}
-	f.setOneShot(true)
-	for range 2 {
-		oldest := sh.oneShots.last
-		if sh.oneShots.len <= max(1, sh.places/oneShotsPart) || now-oldest.active < brief {
-			return
-		}
-		sh.pressedUntil = now + pressing
-		sh.count.Parked.Add(1)
-		oldest.remember()
-		oldest.close()
+// rests notes that the flow may have had its last answer: a question to a DNS server comes from a new port each time.
+func (f *flow) rests() {
+	if !f.oneShot && f.followed != settling && f.leaving == 0 && f.fixed() == 0 {
+		f.setOneShot(true)
 	}
 }
 
-// conversation returns the key of the flow's client.
-func (f *flow) conversation() uint64 {
-	return f.ln.shard.server.LB.ConversationKey(f.ln.frontend, f.key.client, f.key.local, f.key.scope)
+// resting returns the flow that gives its place to a new one, so that those which rest do not take all sockets for
+// 30 s: the one that has for longest. nil: none has to.
+func (sh *shard) resting(now int64) *flow {
+	oldest := sh.oneShots.last
+	if sh.oneShots.len < max(1, sh.places/oneShotsPart) || now-oldest.active < brief {
+		return nil
+	}
+	return oldest
+}
+
+// conversation returns what the balancer knows a client by.
+func (ln *listener) conversation(key *flowKey) uint64 {
+	return ln.shard.server.LB.ConversationKey(ln.frontend, key.client, key.local, key.scope)
 }
 
 // remember has the balancer remember where the client goes on, since the flow is closed early.
@@ -196,23 +192,24 @@ func (f *flow) remember() {
 	if f.fixed() > 0 || !f.choice.Live() {
 		return
 	}
-	f.choice.Remember(&balancer.Conversation{Key: f.conversation(), Answered: f.replied,
+	f.choice.Remember(&balancer.Conversation{Key: f.ln.conversation(&f.key), Answered: f.replied,
 		Stream: f.assurance == known, Time: eventloop.Now()})
 }
 
-// resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent.
-func (f *flow) resume(now int64) (balancer.Choice, error) {
-	sh := f.ln.shard
-	if sh.server.IdleTimeout <= 0 && f.tried == nil {
-		from := balancer.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
-		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
+// resume chooses a backend for a new flow: the one that its client had before, if that is remembered and was not silent.
+func (ln *listener) resume(key *flowKey, now int64, tried *balancer.Tried) (c balancer.Choice, a assurance, err error) {
+	sh := ln.shard
+	if sh.server.IdleTimeout <= 0 && tried == nil {
+		from := balancer.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now}
+		if c, v, ok := sh.server.LB.Recall(from, ln.conversation(key)); ok {
 			sh.count.Resumed.Add(1)
 			sh.why = lb.ByConversation
 			if v.Answered {
-				f.assurance = known // this datagram has followed the answer
+				a = known // this datagram has followed the answer
 			}
-			return c, nil
+			return c, a, nil
 		}
 	}
-	return f.ln.pick(&f.key, now, f.tried)
+	c, err = ln.pick(key, now, tried)
+	return c, a, err
 }

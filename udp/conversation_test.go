@@ -93,7 +93,7 @@ func TestOneShots(t *testing.T) {
 	}
 	waiting := r.ask(0, r.client(2), false)
 	once := r.ask(0, r.client(3), true)
-	before := once.choice
+	before, key := once.choice, once.key
 	const each = int64(time.Second / 2000)
 	for range 25 * 2000 {
 		r.now += each
@@ -109,7 +109,7 @@ func TestOneShots(t *testing.T) {
 	if r.lns[0].flows[quic.key] != quic || r.lns[0].flows[waiting.key] != waiting {
 		t.Error("a flow in use has ended")
 	}
-	if r.lns[0].flows[once.key] != nil {
+	if r.lns[0].flows[key] != nil {
 		t.Error("a flow that was answered once is there after 25 s: the test tests nothing")
 	}
 	again := r.ask(0, r.client(3), true)
@@ -132,8 +132,13 @@ func TestParkedNoSooner(t *testing.T) {
 	}
 	r.now += brief
 	r.flood(0, 2000, true)
-	if n := r.count.Parked.Load(); n != 3000 || r.oneShots.len != 2000 { // those that were idle, and no other
+	if n := r.count.Parked.Load(); n != 2000 || r.oneShots.len != 3000 { // one for each that came
 		t.Errorf("%d parked, %d oneShots", n, r.oneShots.len)
+	}
+	for f := r.ages.first; f != nil; f = f.links[byAge].next {
+		if f.idle(r.now) != lasting {
+			t.Fatalf("afterwards a flow lives for %d ns, so that there are many for long", f.idle(r.now))
+		}
 	}
 	r.check()
 }

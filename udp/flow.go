@@ -137,8 +137,7 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 	if now < sh.portless {
 		return nil, errNoPort
 	}
-	f := &flow{ln: ln, key: *key, born: now, active: now, tried: tried}
-	c, err := f.resume(now)
+	c, there, err := ln.resume(key, now, tried)
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +147,8 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
+	f := sh.newFlow(c.Backend(), now)
+	f.ln, f.key, f.born, f.active, f.tried, f.assurance = ln, *key, now, now, tried, there
 	if err = sh.io.open(f, c.Backend()); err != nil && sh.evict(sh.victim(service), nil, now) {
 		err = sh.io.open(f, c.Backend())
 	}
@@ -173,6 +174,22 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 	f.later(now, f.look(now))
 	sh.count.Created.Add(1)
 	return f, nil
+}
+
+// newFlow makes a flow, or makes one of the flow that rests for longest, if that has to give its place.
+func (sh *shard) newFlow(backend netip.AddrPort, now int64) *flow {
+	old := sh.resting(now)
+	if old == nil {
+		return new(flow)
+	}
+	sh.pressedUntil = now + pressing
+	left, ok := sh.io.inherit(old, backend)
+	old.park()
+	if !ok {
+		return new(flow)
+	}
+	*old = flow{loopFlow: left}
+	return old
 }
 
 // announcement returns the PROXY header by which backends hear of the client.
@@ -269,7 +286,7 @@ func (f *flow) answered(now int64) {
 		f.choice.Took(now-f.active, now)
 	}
 	f.touch(now, f.onReply(now))
-	f.rests(now)
+	f.rests()
 }
 
 // stale reports whether the backend is neither ready nor serving any more, or the frontend
@@ -384,11 +401,18 @@ func (f *flow) expire(now, least int64) {
 	switch {
 	case f.leaving != 0:
 	case f.expiresEarly(now) && f.fixed() == 0 && !sh.drain.Started():
-		sh.count.Parked.Add(1)
-		f.remember()
+		f.park()
+		return
 	default:
 		sh.count.Expired.Add(1)
 	}
+	f.close()
+}
+
+// park closes the flow early. The balancer remembers where its client goes on.
+func (f *flow) park() {
+	f.ln.shard.count.Parked.Add(1)
+	f.remember()
 	f.close()
 }
 

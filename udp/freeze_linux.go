@@ -255,7 +255,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	sh.why = from.Why
 	f.begin()
 	if f.replied {
-		f.rests(now)
+		f.rests()
 	}
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))

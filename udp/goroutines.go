@@ -110,6 +110,8 @@ func (g *goroutines) stop(ln *listener) {
 
 func (g *goroutines) leave(*listener) {} // no rules lead to a socket
 
+func (g *goroutines) inherit(*flow, netip.AddrPort) (none loopFlow, ok bool) { return none, false }
+
 func (g *goroutines) open(f *flow, _ netip.AddrPort) error {
 	f.goFlow = new(goFlow)
 	return nil

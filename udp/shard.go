@@ -55,12 +55,16 @@ type transport interface {
 	stop(ln *listener)
 	leave(ln *listener) // parks the flows and reads no more, if they can be parked
 
-	open(f *flow, backend netip.AddrPort) error          // makes the flow's socket
+	open(f *flow, backend netip.AddrPort) error          // makes the flow's socket, unless it is inherited
 	connect(f *flow, to netip.AddrPort, now int64) error // again after a refusal
 	watch(f *flow) error                                 // begins to pass answers on
 	after(f *flow, ns int64)                             // looks then whether f has expired
 	resend(f *flow)                                      // sends what was refused
 	close(f *flow)
+
+	// inherit takes the socket from a flow that is closed next, for one that has its memory and another backend. False:
+	// it goes with the flow.
+	inherit(f *flow, backend netip.AddrPort) (loopFlow, bool)
 }
 
 // newShard makes one of several shards of a Server, without a transport.

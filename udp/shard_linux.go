@@ -2,7 +2,6 @@ package udp
 
 import (
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -10,9 +9,6 @@ import (
 	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
-
-// unprivileged is the first port that the kernel may choose for a socket (ip_local_port_range, ip(7)).
-const unprivileged = 1024
 
 // loopShard is what a shard on a loop has. Its batches are used by one event at a time,
 // whichever socket that is for.
@@ -139,59 +135,9 @@ func (l *loopTransport) leave(ln *listener) {
 	})
 }
 
-func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
-	family := backend.Addr()
-	fd, err := newSocket(family)
-	if err != nil {
-		return err
-	}
-	// With the error queue the kernel also reports what it would otherwise keep
-	// to itself for UDP, such as an unreachable host (ip(7), IP_RECVERR).
-	if err := setOption(fd, family, unix.IP_RECVERR, unix.IPV6_RECVERR); err != nil {
-		_ = unix.Close(fd)
-		return err
-	}
-	enableGRO(fd)
-	f.fd = fd
-	return nil
-}
-
-// connect keeps the descriptor, and with it the answers that wait in it.
-func (l *loopTransport) connect(f *flow, to netip.AddrPort, now int64) error {
-	if f.attempts > 0 {
-		socket.Disconnect(f.fd)
-	}
-	if err := socket.Connect(f.fd, to); err != nil {
-		return err
-	}
-	if to.Port() >= unprivileged && socket.SelfConnected(f.fd, to) { // no process listens there
-		socket.Disconnect(f.fd)
-		return unix.ECONNREFUSED
-	}
-	f.trial = now + trial
-	return nil
-}
-
-func (l *loopTransport) watch(f *flow) error {
-	f.client.Set(f.key.client)
-	f.client.SetScope(f.key.scope)
-	return l.loop.AddRead(f.fd, f)
-}
-
-func (l *loopTransport) after(f *flow, ns int64) { l.loop.After(&f.timer, f, time.Duration(ns)) }
-
-func (l *loopTransport) close(f *flow) {
-	l.loop.StopTimer(&f.timer)
-	_ = l.loop.Close(f.fd)
-	f.fd = -1
-}
-
-// park closes every flow. The balancer remembers where their clients go on.
+// park parks every flow.
 func (ln *listener) park() {
 	for ln.own.first != nil {
-		f := ln.own.first
-		ln.shard.count.Parked.Add(1)
-		f.remember()
-		f.close()
+		ln.own.first.park()
 	}
 }
