@@ -175,9 +175,12 @@ func (f *flow) rests() {
 // resting returns the flow that gives its place to a new one, so that those which rest do not take all sockets for
 // 30 s: the one that has for longest. nil: none has to.
 func (sh *shard) resting(now int64) *flow {
-	oldest := sh.oneShots.last
-	if sh.oneShots.len < max(1, sh.places/oneShotsPart) || now-oldest.active < brief {
+	oldest, most := sh.oneShots.last, max(1, sh.places/oneShotsPart)
+	if sh.oneShots.len < most || now-oldest.active < brief {
 		return nil
+	}
+	if sh.oneShots.len > most {
+		sh.pressedUntil = now + pressing // there are to be fewer again
 	}
 	return oldest
 }

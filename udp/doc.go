@@ -5,11 +5,12 @@
 // own towards its backend; if the Service requests it, a PROXY header, not counted, goes before each datagram there.
 //
 // By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for
-// 120 s once there was more than one exchange. Where more than a quarter of a shard's places are oneShots, which were
-// answered and whose client has not asked on within 2 s twice, those idle for longest, 250 ms at least, are parked:
-// the balancer remembers the backend, and the socket is closed. So it is with flows that make room, and for 10 s
-// after that with all oneShots, 2 s after their last datagram. The client's next datagram goes where the last one went,
-// from another port; what a backend sends by itself meanwhile is lost.
+// 120 s once there was more than one exchange. Where a quarter of a shard's places are oneShots, which were answered and
+// whose client has not asked on within 2 s twice, a new flow parks the one that is idle for longest, 250 ms at least:
+// the balancer remembers its backend, and the new flow gets the socket, but another port. Flows that make room are
+// remembered, too, and oneShots for 10 s after that, or after there were more of them, 2 s after their last datagram.
+// The client's next datagram goes where the last one went, from another port; what a backend sends by itself meanwhile
+// is lost.
 //
 // A Server has shards, each with frontends and flows of its own, and a transport that moves their datagrams: an event
 // loop, or goroutines under one lock.

@@ -182,7 +182,6 @@ func (sh *shard) newFlow(backend netip.AddrPort, now int64) *flow {
 	if old == nil {
 		return new(flow)
 	}
-	sh.pressedUntil = now + pressing
 	left, ok := sh.io.inherit(old, backend)
 	old.park()
 	if !ok {

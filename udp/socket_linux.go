@@ -75,9 +75,14 @@ func (l *loopTransport) empty(f *flow) bool {
 
 // replace gives a flow a new socket instead of the one that it has inherited.
 func (l *loopTransport) replace(f *flow, backend netip.AddrPort) error {
-	_ = l.loop.Close(f.fd)
-	f.fd, f.ttl, f.inherited = -1, 0, false
-	return l.open(f, backend)
+	old := f.fd
+	f.inherited = false
+	if err := l.open(f, backend); err != nil {
+		f.inherited = true
+		return err
+	}
+	f.ttl = 0
+	return l.loop.Close(old)
 }
 
 func (l *loopTransport) watch(f *flow) error {
