@@ -259,7 +259,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		!f.ln.caughtUp(f.active+f.idle(now), now) {
 		least = pause
 	}
-	if f.fd >= 0 {
+	if f.fd >= 0 && !f.timer.Active() { // else it is closed, or a client has taken it over that was waiting
 		f.expire(now, least)
 	}
 }

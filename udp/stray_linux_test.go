@@ -2,12 +2,15 @@ package udp
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/lb/balancer"
 )
 
 // newest returns the descriptor of the flow that was made last, and which socket that is, and has all flows rest for
@@ -111,6 +114,35 @@ func TestStrayAnswers(t *testing.T) {
 	two.wants("two")
 	if s := p.Stats(); s.Parked < rounds || s.Created != rounds+2 {
 		t.Errorf("stats = %+v, want %d flows, of which all but the last ones are parked", s, rounds+2)
+	}
+}
+
+// TestInheritedWhileExpiring: a flow whose time is over is taken over by a client whose question has waited meanwhile.
+func TestInheritedWhileExpiring(t *testing.T) {
+	b := listenUDP(t, "127.0.0.1:0")
+	p := startProxy(t, 1, func(s *Server) { s.MaxFlows, s.IdleTimeout = 4, 0 }, b.addr)
+	first, second := dial(t, p.addr), dial(t, p.addr)
+	first.send("?")
+	b.answer(t, "first", b.question(t))
+	first.receive()
+	sh := p.shards[0]
+	onLoop(t, sh, func() {
+		f := sh.ages.first
+		f.active -= balancer.UDPTimeout
+		f.ln.emptied = 0
+		sh.loop.StopTimer(&f.timer)
+		second.send("?")
+		f.Expire(&f.timer)
+		if sh.ages.first != f || f.key.client.Port() != second.LocalAddr().(*net.UDPAddr).AddrPort().Port() {
+			t.Error("the second client has not taken over: the test tests nothing")
+		}
+		if in := f.looks - f.born; in > counting {
+			t.Errorf("the new flow is looked at after %d ns, as the one before it would be", in)
+		}
+	})
+	b.answer(t, "second", b.question(t))
+	if got := second.receive(); got != "second" {
+		t.Errorf("the second client is answered %q", got)
 	}
 }
 
