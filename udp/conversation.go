@@ -165,22 +165,22 @@ func (f *flow) setOneShot(now bool) {
 	f.oneShot = now
 }
 
-// rests notes that the flow may have had its last answer: a question to a DNS server comes from a new port each time.
+// rests notes that the flow may have had its last answer: a DNS client asks from a new port each time.
 func (f *flow) rests() {
 	if !f.oneShot && f.followed != settling && f.leaving == 0 && f.fixed() == 0 {
 		f.setOneShot(true)
 	}
 }
 
-// resting returns the flow that gives its place to a new one, so that those which rest do not take all sockets for
-// 30 s: the one that has for longest. nil: none has to.
+// resting returns the flow that has rested for longest, if a new flow is to take its place: resting flows must not take
+// all sockets for 30 s. nil: no flow has to go.
 func (sh *shard) resting(now int64) *flow {
 	oldest, most := sh.oneShots.last, max(1, sh.places/oneShotsPart)
 	if sh.oneShots.len < most || now-oldest.active < brief {
 		return nil
 	}
 	if sh.oneShots.len > most {
-		sh.pressedUntil = now + pressing // there are to be fewer again
+		sh.pressedUntil = now + pressing // until there are fewer
 	}
 	return oldest
 }

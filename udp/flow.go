@@ -176,7 +176,7 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 	return f, nil
 }
 
-// newFlow makes a flow, or makes one of the flow that rests for longest, if that has to give its place.
+// newFlow returns an empty flow. If the flow that has rested for longest must go, its memory and its socket are reused.
 func (sh *shard) newFlow(backend netip.AddrPort, now int64) *flow {
 	old := sh.resting(now)
 	if old == nil {

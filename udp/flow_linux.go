@@ -30,7 +30,7 @@ type loopFlow struct {
 	fd     int         // connected to the backend; -1 once closed
 	ttl    int         // that the socket has; 0: it was not set
 
-	inherited bool // the socket was another flow's, and may still have something for that
+	inherited bool // the socket was another flow's; until it is watched
 
 	roomy    bool    // the socket queues as much as those of frontends do
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
@@ -80,8 +80,8 @@ func (f *flow) receive(now int64) {
 	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
 }
 
-// makeRoomy has the kernel queue more than by default, and pass on together what has arrived together, unless it does:
-// from the first sign on that there is more than one question and one answer, as there is of a DNS server.
+// makeRoomy lets the kernel queue more than by default, and pass on together what has arrived together. It is called at
+// the first sign of more than one question and one answer, which is all that a DNS client needs.
 func (f *flow) makeRoomy() {
 	if !f.roomy {
 		f.roomy = true
@@ -259,7 +259,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		!f.ln.caughtUp(f.active+f.idle(now), now) {
 		least = pause
 	}
-	if f.fd >= 0 && !f.timer.Active() { // else it is closed, or a client has taken it over that was waiting
+	if f.fd >= 0 && !f.timer.Active() { // else it is closed, or reused for a client that was waiting
 		f.expire(now, least)
 	}
 }

@@ -62,8 +62,8 @@ type transport interface {
 	resend(f *flow)                                      // sends what was refused
 	close(f *flow)
 
-	// inherit takes the socket from a flow that is closed next, for one that has its memory and another backend. False:
-	// it goes with the flow.
+	// inherit takes the socket of a flow that is closed next, for the flow that reuses its memory. False: the socket is
+	// closed with the flow.
 	inherit(f *flow, backend netip.AddrPort) (loopFlow, bool)
 }
 

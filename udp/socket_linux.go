@@ -12,8 +12,8 @@ import (
 // unprivileged is the first port that the kernel may choose for a socket (ip_local_port_range, ip(7)).
 const unprivileged = 1024
 
-// inherit takes the socket from a flow: with its options, but without its port, which is free at once. The loop goes on
-// watching the socket for the flow.
+// inherit takes the socket of a flow that is closed next. The socket keeps its options, and the loop goes on watching
+// it, but its port is free (docs/decisions/035-udp-questions.md).
 func (l *loopTransport) inherit(f *flow, backend netip.AddrPort) (left loopFlow, ok bool) {
 	if f.roomy || f.choice.Backend().Addr().Is6() != backend.Addr().Is6() {
 		return loopFlow{}, false
@@ -66,14 +66,14 @@ func (l *loopTransport) connect(f *flow, to netip.AddrPort, now int64) error {
 	return nil
 }
 
-// empty reports whether nothing waits in a socket: no answer to the flow that had it before, and no error. It is asked
-// once the socket is connected anew, so that what the kernel was just about to queue is seen, too.
+// empty reports whether nothing waits in an inherited socket: no answer for the client before, and no error. It looks
+// after connect(2), so that it also sees what the kernel was delivering while the port was released.
 func (l *loopTransport) empty(f *flow) bool {
 	_, err := socket.Recv(f.fd, l.loop.Scratch[:1])
 	return err == unix.EAGAIN
 }
 
-// replace gives a flow a new socket instead of the one that it has inherited.
+// replace closes an inherited socket and makes a new one.
 func (l *loopTransport) replace(f *flow, backend netip.AddrPort) error {
 	old := f.fd
 	f.inherited = false
