@@ -199,7 +199,7 @@ func (f *flow) remember() {
 		Stream: f.assurance == known, Time: eventloop.Now()})
 }
 
-// resume chooses a backend for a new flow: the one that its client had before, if that is remembered and was not silent.
+// resume chooses a backend for a new flow: the one that its client had, if that is remembered and was not silent.
 func (ln *listener) resume(key *flowKey, now int64, tried *balancer.Tried) (c balancer.Choice, a assurance, err error) {
 	sh := ln.shard
 	if sh.server.IdleTimeout <= 0 && tried == nil {
