@@ -2,7 +2,6 @@ package udp
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -166,66 +165,54 @@ func (f *flow) setOneShot(now bool) {
 	f.oneShot = now
 }
 
-// rests notes that the flow may have had its last answer: a question to a DNS server comes from a new port each
-// time. So that such flows do not take all sockets for 30 s, those of the oldest are closed. Each time two go at
-// most, so that their number goes down again and no datagram waits for long.
-func (f *flow) rests(now int64) {
-	sh := f.ln.shard
-	if f.oneShot || f.followed == settling || f.leaving != 0 || f.fixed() > 0 {
-		return
-	}
-	f.setOneShot(true)
-	for range 2 {
-		oldest := sh.oneShots.last
-		if sh.oneShots.len <= max(1, sh.places/oneShotsPart) || now-oldest.active < brief {
-			return
-		}
-		sh.pressedUntil = now + pressing
-		sh.count.Parked.Add(1)
-		oldest.remember()
-		oldest.close()
+// rests notes that the flow may have had its last answer: a DNS client asks from a new port each time.
+func (f *flow) rests() {
+	if !f.oneShot && f.followed != settling && f.leaving == 0 && f.fixed() == 0 {
+		f.setOneShot(true)
 	}
 }
 
-// conversation returns the key of the flow's client.
-func (f *flow) conversation() uint64 {
-	return f.ln.shard.server.LB.ConversationKey(f.ln.frontend, f.key.client, f.key.local, f.key.scope)
+// resting returns the flow that has rested for longest, if a new flow is to take its place: resting flows must not take
+// all sockets for 30 s. nil: no flow has to go.
+func (sh *shard) resting(now int64) *flow {
+	oldest, most := sh.oneShots.last, max(1, sh.places/oneShotsPart)
+	if sh.oneShots.len < most || now-oldest.active < brief {
+		return nil
+	}
+	if sh.oneShots.len > most {
+		sh.pressedUntil = now + pressing // until there are fewer
+	}
+	return oldest
+}
+
+// conversation returns what the balancer knows a client by.
+func (ln *listener) conversation(key *flowKey) uint64 {
+	return ln.shard.server.LB.ConversationKey(ln.frontend, key.client, key.local, key.scope)
 }
 
 // remember has the balancer remember where the client goes on, since the flow is closed early.
-func (f *flow) remember() { f.rememberAt(f.choice, f.ln.shard.io.port(f)) }
-
-// rememberAt has it remember a backend, and the port that the flow is to have there; 0: any.
-func (f *flow) rememberAt(c balancer.Choice, port uint16) {
-	if f.fixed() > 0 || !c.Live() {
+func (f *flow) remember() {
+	if f.fixed() > 0 || !f.choice.Live() {
 		return
 	}
-	c.Remember(&balancer.Conversation{Key: f.conversation(), Port: port, Answered: f.replied,
+	f.choice.Remember(&balancer.Conversation{Key: f.ln.conversation(&f.key), Answered: f.replied,
 		Stream: f.assurance == known, Time: eventloop.Now()})
 }
 
-// resume chooses a backend for a new flow: the one that it had before, if that is remembered and was not silent, and
-// the port.
-func (f *flow) resume(now int64) (balancer.Choice, error) {
-	sh := f.ln.shard
-	if sh.server.IdleTimeout <= 0 && f.tried == nil {
-		from := balancer.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
-		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
+// resume chooses a backend for a new flow: the one that its client had, if that is remembered and was not silent.
+func (ln *listener) resume(key *flowKey, now int64, tried *balancer.Tried) (c balancer.Choice, a assurance, err error) {
+	sh := ln.shard
+	if sh.server.IdleTimeout <= 0 && tried == nil {
+		from := balancer.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now}
+		if c, v, ok := sh.server.LB.Recall(from, ln.conversation(key)); ok {
 			sh.count.Resumed.Add(1)
 			sh.why = lb.ByConversation
-			if f.port = v.Port; v.Answered {
-				f.assurance = known // this datagram has followed the answer
+			if v.Answered {
+				a = known // this datagram has followed the answer
 			}
-			return c, nil
+			return c, a, nil
 		}
 	}
-	return f.ln.pick(&f.key, now, f.tried)
-}
-
-// unspecified returns the unspecified address of a's family.
-func unspecified(a netip.Addr) netip.Addr {
-	if a.Is6() {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
+	c, err = ln.pick(key, now, tried)
+	return c, a, err
 }

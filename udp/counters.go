@@ -19,7 +19,6 @@ type stats[C, G any] struct {
 
 	Created        C // flows that got a backend
 	Resumed        C // of these, flows that were remembered
-	PortsLost      C // of these, those whose port another socket had
 	Expired        C // flows closed since they were idle
 	Parked         C // flows closed early, and remembered, as many others had an answer
 	Evicted        C // flows closed to make room for others

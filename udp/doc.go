@@ -5,12 +5,12 @@
 // own towards its backend; if the Service requests it, a PROXY header, not counted, goes before each datagram there.
 //
 // By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for
-// 120 s once there was more than one exchange. Where more than a quarter of a shard's places are oneShots, which were
-// answered and whose client has not asked on within 2 s twice, those idle for longest, 250 ms at least, are parked:
-// the balancer remembers backend and port, and the socket is closed. So it is with flows that make room, and for 10 s
-// after that with all oneShots, 2 s after their last datagram. The client's next datagram goes where the last one went,
-// from the same port unless another program has it, or another flow to the same backend; what a backend sends by
-// itself meanwhile is lost.
+// 120 s once there was more than one exchange. A flow is a oneShot once it was answered, until its client has asked on
+// within 2 s twice. If a quarter of a shard's places are oneShots, a new flow parks the one that is idle for longest,
+// at least 250 ms: the balancer remembers its backend, and the new flow gets its socket, with another port. Flows that
+// make room are remembered, too. For 10 s after that, or while there are too many oneShots, oneShots are parked 2 s
+// after their last datagram. A parked client's next datagram goes to the same backend, from another port. What the
+// backend sends by itself meanwhile is lost.
 //
 // A Server has shards, each with frontends and flows of its own, and a transport that moves their datagrams: an event
 // loop, or goroutines under one lock.

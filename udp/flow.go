@@ -31,13 +31,12 @@ const (
 )
 
 // errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
-// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errPortTaken that
-// another flow sends to the backend from the same port, errSilent that a backend has not answered in time.
+// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errSilent that a
+// backend has not answered in time.
 var (
 	errTried        = errors.New("every endpoint that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
 	errNoPort       = errors.New("no ephemeral port for a flow")
-	errPortTaken    = errors.New("another flow sends from the same port to the same endpoint")
 	errSilent       = errors.New("no answer, though one is expected")
 )
 
@@ -72,7 +71,6 @@ type flow struct {
 	service   *holder[lb.Name]    // that it counts for
 	source    *holder[netip.Addr] // the client's address, without its port
 	assurance assurance
-	port      uint16 // to send from, or that it sends from; 0: any
 	header    []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
@@ -139,8 +137,7 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 	if now < sh.portless {
 		return nil, errNoPort
 	}
-	f := &flow{ln: ln, key: *key, born: now, active: now, tried: tried}
-	c, err := f.resume(now)
+	c, there, err := ln.resume(key, now, tried)
 	if err != nil {
 		return nil, err
 	}
@@ -150,6 +147,8 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
+	f := sh.newFlow(c.Backend(), now)
+	f.ln, f.key, f.born, f.active, f.tried, f.assurance = ln, *key, now, now, tried, there
 	if err = sh.io.open(f, c.Backend()); err != nil && sh.evict(sh.victim(service), nil, now) {
 		err = sh.io.open(f, c.Backend())
 	}
@@ -175,6 +174,21 @@ func (ln *listener) open(key *flowKey, now int64, tried *balancer.Tried) (*flow,
 	f.later(now, f.look(now))
 	sh.count.Created.Add(1)
 	return f, nil
+}
+
+// newFlow returns an empty flow. If the flow that has rested for longest must go, its memory and its socket are reused.
+func (sh *shard) newFlow(backend netip.AddrPort, now int64) *flow {
+	old := sh.resting(now)
+	if old == nil {
+		return new(flow)
+	}
+	left, ok := sh.io.inherit(old, backend)
+	old.park()
+	if !ok {
+		return new(flow)
+	}
+	*old = flow{loopFlow: left}
+	return old
 }
 
 // announcement returns the PROXY header by which backends hear of the client.
@@ -271,7 +285,7 @@ func (f *flow) answered(now int64) {
 		f.choice.Took(now-f.active, now)
 	}
 	f.touch(now, f.onReply(now))
-	f.rests(now)
+	f.rests()
 }
 
 // stale reports whether the backend is neither ready nor serving any more, or the frontend
@@ -325,10 +339,6 @@ func (f *flow) connect(c balancer.Choice, now int64) error {
 		case err == nil:
 			f.choice = c
 			return nil
-		case err == errPortTaken:
-			f.rememberAt(c, 0) // the client's next datagram goes there from another port
-			c.Done(nil)
-			return err
 		case !ofHost(err):
 			if c, err = f.another(c, err, now); err != nil {
 				return err
@@ -390,11 +400,18 @@ func (f *flow) expire(now, least int64) {
 	switch {
 	case f.leaving != 0:
 	case f.expiresEarly(now) && f.fixed() == 0 && !sh.drain.Started():
-		sh.count.Parked.Add(1)
-		f.remember()
+		f.park()
+		return
 	default:
 		sh.count.Expired.Add(1)
 	}
+	f.close()
+}
+
+// park closes the flow early. The balancer remembers where its client goes on.
+func (f *flow) park() {
+	f.ln.shard.count.Parked.Add(1)
+	f.remember()
 	f.close()
 }
 

@@ -28,7 +28,9 @@ const (
 type loopFlow struct {
 	client socket.Name // as the kernel knows it
 	fd     int         // connected to the backend; -1 once closed
-	place  portPlace   // that its port has
+	ttl    int         // that the socket has; 0: it was not set
+
+	inherited bool // the socket was another flow's; until it is watched
 
 	roomy    bool    // the socket queues as much as those of frontends do
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
@@ -78,11 +80,12 @@ func (f *flow) receive(now int64) {
 	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
 }
 
-// makeRoomy has the kernel queue more than by default, unless it does: from the first sign on that there is more than
-// one question and one answer, as there is of a DNS server.
+// makeRoomy lets the kernel queue more than by default, and pass on together what has arrived together. It is called at
+// the first sign of more than one question and one answer, which is all that a DNS client needs.
 func (f *flow) makeRoomy() {
 	if !f.roomy {
 		f.roomy = true
+		enableGRO(f.fd)
 		socket.SetReceiveBuffer(f.fd, f.ln.shard.server.socketBuffer())
 	}
 }
@@ -126,8 +129,12 @@ func (f *flow) reply(n int) (total int) {
 // one, as a router does: a loop by way of another proxy ends. The bound is never raised, so that it costs a system
 // call at the first datagram only.
 func (f *flow) allow(left int) {
-	if hops := left - 1; f.hops == 0 || hops < f.hops {
-		f.hops = hops
+	hops := left - 1
+	if f.hops != 0 && hops >= f.hops {
+		return
+	}
+	if f.hops = hops; f.ttl != hops {
+		f.ttl = hops
 		level, option := unix.IPPROTO_IP, unix.IP_TTL
 		if f.choice.Backend().Addr().Is6() {
 			level, option = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
@@ -252,7 +259,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		!f.ln.caughtUp(f.active+f.idle(now), now) {
 		least = pause
 	}
-	if f.fd >= 0 {
+	if f.fd >= 0 && !f.timer.Active() { // else it is closed, or reused for a client that was waiting
 		f.expire(now, least)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/lb/balancer"
 )
@@ -236,10 +235,6 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	}
 	if from.Addr.IsValid() {
 		f.choice = sh.server.LB.Memory().Resume(from.Service, from.Addr)
-		if at, err := socket.Local(from.FD); err == nil {
-			f.port = at.Port()
-			f.place, _ = sh.ports.take(f.fd, at.Port(), from.Addr, false) // false only with hashes alike
-		}
 	}
 	if len(from.Tried) > 0 {
 		tried := sh.server.LB.Memory().ResumeTried(from.Service, from.Tried)
@@ -260,7 +255,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	sh.why = from.Why
 	f.begin()
 	if f.replied {
-		f.rests(now)
+		f.rests()
 	}
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))

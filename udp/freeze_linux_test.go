@@ -191,7 +191,7 @@ func TestMovedConversation(t *testing.T) {
 			t.Error("the client is not known any more")
 		}
 	})
-	if got := a.ask("?"); got != first && next.Stats().PortsLost == 0 {
+	if got := a.ask("?"); got[0] != first[0] {
 		t.Errorf("the client was at backend and port %s, and is at %s", first, got)
 	}
 	if n := next.Stats().Resumed; n != 1 {

@@ -110,6 +110,8 @@ func (g *goroutines) stop(ln *listener) {
 
 func (g *goroutines) leave(*listener) {} // no rules lead to a socket
 
+func (g *goroutines) inherit(*flow, netip.AddrPort) (none loopFlow, ok bool) { return none, false }
+
 func (g *goroutines) open(f *flow, _ netip.AddrPort) error {
 	f.goFlow = new(goFlow)
 	return nil
@@ -118,7 +120,7 @@ func (g *goroutines) open(f *flow, _ netip.AddrPort) error {
 // connect makes a new socket. If no process has the backend's port, and it is on this host, the
 // system may give the port to this very socket: that is a refusal.
 func (g *goroutines) connect(f *flow, to netip.AddrPort, now int64) error {
-	conn, err := g.dial(f, to)
+	conn, err := net.DialUDP(network(to.Addr()), nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		return err
 	}
@@ -134,24 +136,6 @@ func (g *goroutines) connect(f *flow, to netip.AddrPort, now int64) error {
 	f.conn = conn
 	f.later(now, f.idle(now))
 	return nil
-}
-
-// dial connects from the port that the flow had before, if it can still be had.
-func (g *goroutines) dial(f *flow, to netip.AddrPort) (*net.UDPConn, error) {
-	if f.port != 0 {
-		from := netip.AddrPortFrom(unspecified(to.Addr()), f.port)
-		conn, err := net.DialUDP(network(to.Addr()), net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
-		if err == nil {
-			f.port = 0 // which the next connection, to another backend, need not have
-			return conn, nil
-		}
-		g.sh.count.PortsLost.Add(1)
-	}
-	return net.DialUDP(network(to.Addr()), nil, net.UDPAddrFromAddrPort(to))
-}
-
-func (g *goroutines) port(f *flow) uint16 {
-	return f.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
 func (g *goroutines) watch(f *flow) error {

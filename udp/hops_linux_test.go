@@ -130,3 +130,26 @@ func TestHopsExceededOnTheWay(t *testing.T) {
 		t.Errorf("stats = %+v with %d failures, want none", s, p.LB.Counters().All()[0].Failures)
 	}
 }
+
+// A flow that has the socket of another allows as many hops as its own client does.
+func TestInheritedHops(t *testing.T) {
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
+		b := reportsHops(t, listenUDP(t, at))
+		p := startProxy(t, 1, func(s *Server) { s.MaxFlows, s.IdleTimeout = 4, 0 }, b.addr)
+		for _, hops := range []int{20, 64, 64, 30} {
+			c := dial(t, p.addr)
+			c.hops(hops)
+			c.send("q")
+			got, from := arrival(t, b.UDPConn)
+			if got != hops-1 {
+				t.Errorf("%s: a datagram was sent with %d hops and came with %d", at, hops, got)
+			}
+			b.answer(t, "a", from)
+			c.receive()
+			p.newest()
+		}
+		if s := p.Stats(); s.Parked != 3 {
+			t.Errorf("stats = %+v, want three flows parked", s)
+		}
+	}
+}

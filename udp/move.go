@@ -26,8 +26,9 @@ func (s *Server) Move(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error
 }
 
 // Leave is for when what comes anew for a frontend that was moved arrives at the new address. Flows at the address
-// before are closed, and their clients go on from the new one with the backend and the port that they had; with an
-// IdleTimeout as anyone else. What comes to the address before meanwhile is neither answered nor refused.
+// before are closed, and their clients go on from the new one. They keep the backend that they had, which sees another
+// port; with an IdleTimeout they are like anyone else. What comes to the address before meanwhile is neither answered
+// nor refused.
 func (s *Server) Leave(f lb.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,8 +29,9 @@ func (still) connect(*flow, netip.AddrPort, int64) error { return nil }
 func (still) watch(*flow) error                          { return nil }
 func (still) after(*flow, int64)                         {}
 func (still) resend(*flow)                               {}
-func (still) port(*flow) uint16                          { return 4000 }
 func (still) close(*flow)                                {}
+
+func (still) inherit(*flow, netip.AddrPort) (none loopFlow, ok bool) { return none, true }
 
 // room is a shard whose flows move nothing, with a listener for each of some Services.
 type room struct {

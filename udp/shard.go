@@ -55,13 +55,16 @@ type transport interface {
 	stop(ln *listener)
 	leave(ln *listener) // parks the flows and reads no more, if they can be parked
 
-	open(f *flow, backend netip.AddrPort) error          // makes the flow's socket
+	open(f *flow, backend netip.AddrPort) error          // makes the flow's socket, unless it is inherited
 	connect(f *flow, to netip.AddrPort, now int64) error // again after a refusal
 	watch(f *flow) error                                 // begins to pass answers on
 	after(f *flow, ns int64)                             // looks then whether f has expired
 	resend(f *flow)                                      // sends what was refused
-	port(f *flow) uint16                                 // that the backend sees; 0: not known
 	close(f *flow)
+
+	// inherit takes the socket of a flow that is closed next, for the flow that reuses its memory. False: the socket is
+	// closed with the flow.
+	inherit(f *flow, backend netip.AddrPort) (loopFlow, bool)
 }
 
 // newShard makes one of several shards of a Server, without a transport.

@@ -2,7 +2,6 @@ package udp
 
 import (
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,9 +13,8 @@ import (
 // loopShard is what a shard on a loop has. Its batches are used by one event at a time,
 // whichever socket that is for.
 type loopShard struct {
-	loop  *eventloop.Loop
-	rest  eventloop.Timer // runs while a walk is not at its end
-	ports *ports          // of all shards
+	loop *eventloop.Loop
+	rest eventloop.Timer // runs while a walk is not at its end
 
 	holds holds
 
@@ -34,11 +32,11 @@ func newShards(s *Server) (all []*shard) {
 	if s.Loops == nil {
 		return []*shard{newGoroutines(s)}
 	}
-	loops, ports := s.Loops.Loops(), newPorts()
+	loops := s.Loops.Loops()
 	for _, loop := range loops {
 		sh := newShard(s, len(loops))
 		sh.io = &loopTransport{sh}
-		sh.loop, sh.ports, sh.index = loop, ports, loop.Index()
+		sh.loop, sh.index = loop, loop.Index()
 		sh.in, sh.quotes = mmsg.NewReader(datagramSize), mmsg.NewReader(quoteSize)
 		sh.out.gso = !s.DisableGSO && segmentation()
 		all = append(all, sh)
@@ -137,49 +135,9 @@ func (l *loopTransport) leave(ln *listener) {
 	})
 }
 
-func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
-	family := backend.Addr()
-	fd, err := newSocket(family)
-	if err != nil {
-		return err
-	}
-	// With the error queue the kernel also reports what it would otherwise keep
-	// to itself for UDP, such as an unreachable host (ip(7), IP_RECVERR).
-	if err := setOption(fd, family, unix.IP_RECVERR, unix.IPV6_RECVERR); err != nil {
-		_ = unix.Close(fd)
-		return err
-	}
-	enableGRO(fd)
-	f.fd = fd
-	if f.port != 0 && !l.rebind(f, backend) {
-		l.count.PortsLost.Add(1)
-	}
-	return nil
-}
-
-func (l *loopTransport) port(f *flow) uint16 { return f.port }
-
-func (l *loopTransport) watch(f *flow) error {
-	f.client.Set(f.key.client)
-	f.client.SetScope(f.key.scope)
-	return l.loop.AddRead(f.fd, f)
-}
-
-func (l *loopTransport) after(f *flow, ns int64) { l.loop.After(&f.timer, f, time.Duration(ns)) }
-
-func (l *loopTransport) close(f *flow) {
-	l.loop.StopTimer(&f.timer)
-	f.place.free()
-	_ = l.loop.Close(f.fd)
-	f.fd = -1
-}
-
-// park closes every flow. The balancer remembers where their clients go on.
+// park parks every flow.
 func (ln *listener) park() {
 	for ln.own.first != nil {
-		f := ln.own.first
-		ln.shard.count.Parked.Add(1)
-		f.remember()
-		f.close()
+		ln.own.first.park()
 	}
 }

@@ -26,10 +26,9 @@ var conversationTimeouts = [2]int64{UDPTimeout, UDPStreamTimeout}
 type Conversation struct {
 	Key      uint64 // of the client's socket, by ConversationKey
 	Backend  netip.AddrPort
-	Port     uint16 // that the backend has seen, above 0; 0: not known
-	Answered bool   // the backend has answered
-	Stream   bool   // there was more than one exchange
-	Time     int64  // when it was remembered, on the clock of Flow.Now
+	Answered bool  // the backend has answered
+	Stream   bool  // there was more than one exchange
+	Time     int64 // when it was remembered, on the clock of Flow.Now
 }
 
 // conversations are those of brief flows, and those of streams.
@@ -46,7 +45,6 @@ func (c *conversations) all() []affinity.Table[uint64, conversation] {
 // conversation is one in a table, which has its key, its time and whether it was a stream.
 type conversation struct {
 	backend  *backend
-	port     uint16
 	answered bool
 }
 
@@ -69,7 +67,7 @@ func (c Choice) Remember(v *Conversation) {
 	if v.Stream {
 		i = 1
 	}
-	one := conversation{backend: c.backend, port: v.Port, answered: v.Answered}
+	one := conversation{backend: c.backend, answered: v.Answered}
 	if tables := c.backend.service.conversations.all(); tables != nil {
 		tables[i].PutAndSweep(v.Key, one, v.Time, conversationTimeouts[i])
 	}
@@ -95,8 +93,8 @@ func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 			continue
 		}
 		one.backend.begin()
-		return Choice{one.backend}, Conversation{Key: key, Backend: one.backend.addr, Port: one.port,
-			Answered: one.answered, Stream: i == 1, Time: f.Now}, true
+		return Choice{one.backend}, Conversation{Key: key, Backend: one.backend.addr, Answered: one.answered,
+			Stream: i == 1, Time: f.Now}, true
 	}
 	return Choice{}, Conversation{}, false
 }
@@ -113,8 +111,8 @@ func (ms Memory) Conversations(from int64, visit func(lb.ID, []Conversation)) {
 		all = all[:0]
 		for i := range s.conversations.all() {
 			s.conversations[i].Since(from, func(key uint64, one conversation, at int64) {
-				all = append(all, Conversation{Key: key, Backend: one.backend.addr, Port: one.port,
-					Answered: one.answered, Stream: i == 1, Time: at})
+				all = append(all, Conversation{Key: key, Backend: one.backend.addr, Answered: one.answered,
+					Stream: i == 1, Time: at})
 			})
 		}
 		if len(all) > 0 {

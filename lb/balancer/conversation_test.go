@@ -37,9 +37,9 @@ func TestRecall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Remember(&Conversation{Key: 7, Port: 4000, Answered: true, Stream: stream, Time: f.Now})
+		c.Remember(&Conversation{Key: 7, Answered: true, Stream: stream, Time: f.Now})
 		c.Done(nil)
-		want := Conversation{Key: 7, Backend: c.Backend(), Port: 4000, Answered: true, Stream: stream, Time: f.Now}
+		want := Conversation{Key: 7, Backend: c.Backend(), Answered: true, Stream: stream, Time: f.Now}
 		again, v, ok := b.Recall(f, 7)
 		if !ok || again != c || v != want {
 			t.Errorf("recalled %v %+v, %v; want %+v", again.Backend(), v, ok, want)
@@ -123,7 +123,7 @@ func TestConversationsMove(t *testing.T) {
 	}
 	all := map[uint64]Conversation{}
 	for i, at := range []int64{1000, 2000, 3000} {
-		v := Conversation{Key: uint64(i + 1), Port: uint16(4000 + i), Answered: i > 0, Stream: i > 1, Time: at}
+		v := Conversation{Key: uint64(i + 1), Answered: i > 0, Stream: i > 1, Time: at}
 		c.Remember(&v)
 		all[v.Key] = v
 		from := at

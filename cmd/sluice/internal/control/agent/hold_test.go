@@ -27,20 +27,20 @@ func (b *beside) action(ip byte) redirect.Action {
 func TestSlowEngineAddressPasses(t *testing.T) {
 	slowly(t, func(b *beside) {
 		b.submit(at("was", 2, "iptables", 1))
-		written(1)
+		b.written(1)
 		b.submit(at("was", 2, "iptables", 1), at("big", 3, "iptables", 1)) // the engine writes
 		b.submit(at("is", 2, "userspace", 1), at("big", 3, "iptables", 1))
 		if s := b.Status(); s.Failures != 0 || b.action(2) != redirect.Redirect {
 			b.Errorf("to user space: %v, %+v", b.action(2), s)
 		}
-		written(2)
+		b.written(2)
 		b.want("to user space", map[string]Path{"is": Userspace, "big": IPTables}, map[string]int{"was": -1, "big": 1})
 
 		b.submit(at("then", 2, "iptables", 1), at("big", 3, "iptables", 1))
 		if b.action(2) != redirect.Redirect {
 			b.Errorf("to the kernel: it is not served until the kernel does: %v", b.action(2))
 		}
-		written(2)
+		b.written(2)
 		b.want("to the kernel", map[string]Path{"then": IPTables}, map[string]int{"then": 1})
 		if s := b.Status(); s.Failures != 0 || b.action(2) == redirect.Redirect {
 			b.Errorf("to the kernel: %v, %+v", b.action(2), s)
@@ -53,10 +53,10 @@ func TestSlowEnginePortPasses(t *testing.T) {
 	slowly(t, func(b *beside) {
 		with := func(s *lb.Service) *lb.Service { s.Addresses = append(s.Addresses, nodePort(30000)); return s }
 		b.submit(with(at("was", 2, "iptables", 1)))
-		written(1)
+		b.written(1)
 		b.submit(with(at("was", 2, "iptables", 1)), at("big", 3, "iptables", 1))
 		b.submit(with(at("is", 4, "userspace", 1)), at("big", 3, "iptables", 1))
-		written(2)
+		b.written(2)
 		if f := with(at("", 2, "")).Addresses[1].Addr; !b.k.listens(f) {
 			b.Error("the socket of a node port that has passed on is closed")
 		}
@@ -70,7 +70,7 @@ func TestSlowEngineForgets(t *testing.T) {
 		b.submit(at("back", 4, "userspace", 1))
 		b.submit(at("gone", 2, "iptables", 1), at("back", 4, "iptables", 1))
 		b.submit(at("back", 4, "userspace", 1))
-		written(3)
+		b.written(3)
 		b.want("both", map[string]Path{"back": Userspace, "gone": None}, map[string]int{"back": -1, "gone": -1})
 		if len(b.planner.dirty) != 0 {
 			b.Errorf("%d rows are looked at with each change", len(b.planner.dirty))
@@ -81,8 +81,7 @@ func TestSlowEngineForgets(t *testing.T) {
 // TestSlowEngineAlways: an engine that writes without a pause keeps no Service from its path for ever, no drain from
 // being answered, and no change waiting afterwards.
 func TestSlowEngineAlways(t *testing.T) {
-	slowly(t, func(b *beside) {
-		b.pace.period = time.Second
+	slowlyEvery(t, time.Second, func(b *beside) {
 		n := byte(0)
 		pass := func(times int, others ...*lb.Service) {
 			for range times {
@@ -123,7 +122,7 @@ func TestSlowEngineFailsAgain(t *testing.T) {
 		b.submit(at("big", 2, "iptables", 1))
 		unhealthy := false
 		for range 30 {
-			written(1)
+			b.written(1)
 			unhealthy = unhealthy || !b.Status().Healthy(time.Now())
 		}
 		if !unhealthy {

@@ -102,10 +102,13 @@ func (b *beside) want(step string, paths map[string]Path, has map[string]int) {
 }
 
 // slowly runs a test on such a node, in the time of synctest.
-func slowly(t *testing.T, do func(b *beside)) {
+func slowly(t *testing.T, do func(b *beside)) { slowlyEvery(t, 0, do) }
+
+// slowlyEvery is slowly with Config.WriteEvery.
+func slowlyEvery(t *testing.T, every time.Duration, do func(b *beside)) {
 	synctest.Test(t, func(t *testing.T) {
 		a, k := newAgent(t)
-		a.Log = zap.NewNop()
+		a.Log, a.WriteEvery = zap.NewNop(), every
 		b := &beside{T: t, Agent: a, k: k, engine: &slow{inKernel: inKernel{k: k, intact: true}, takes: writing}}
 		a.Families[0].Engines[IPTables] = b.engine
 		k.intact = true
@@ -117,7 +120,8 @@ func slowly(t *testing.T, do func(b *beside)) {
 }
 
 // written lets so many writings of the engine pass.
-func written(n int) {
+func (b *beside) written(n int) {
+	b.Status()                             // what the test has read was before what follows
 	time.Sleep(time.Duration(n) * writing) // of synctest
 	synctest.Wait()
 }
@@ -144,9 +148,9 @@ func TestSlowEngine(t *testing.T) {
 			b.Error("new endpoints of another Service wait")
 		}
 		b.submit(mine(1), big("iptables", 1, 2), other) // for the next writing
-		written(1)
+		b.written(1)
 		b.want("it is there", map[string]Path{"big": IPTables}, map[string]int{"big": 1})
-		written(1)
+		b.written(1)
 		b.want("so are its endpoints", nil, map[string]int{"big": 2})
 		if s := b.Status(); s.ServicesPending != 0 || !s.QueuedSince.IsZero() || s.Failures != 0 {
 			b.Errorf("something waits still: %+v", s)
@@ -156,12 +160,12 @@ func TestSlowEngine(t *testing.T) {
 		b.want("it moves to user space, which is there", map[string]Path{"big": Userspace}, nil)
 		b.submit(mine(1), big("iptables", 1, 2), other)
 		b.want("and back, which waits until it has left", map[string]Path{"big": Userspace}, nil)
-		written(2)
+		b.written(2)
 		b.want("it is back", map[string]Path{"big": IPTables}, map[string]int{"big": 2})
 
 		b.submit(mine(1), other)
 		b.submit(mine(1), other, big("userspace", 3))
-		written(2)
+		b.written(2)
 		b.want("it went and came meanwhile", map[string]Path{"big": Userspace}, map[string]int{"big": -1})
 	})
 }
@@ -173,7 +177,7 @@ func TestSlowEngineFails(t *testing.T) {
 		big := requesting(service(lb.TCP, "big", 2, 1), "iptables")
 		b.submit(big)
 		b.want("it may still come", map[string]Path{"big": None}, nil)
-		written(1)
+		b.written(1)
 		b.want("it has failed", map[string]Path{"big": Userspace}, nil)
 		if s := b.Status(); s.Failures == 0 || s.LastError == nil {
 			b.Errorf("nothing is said: %+v", s)
@@ -181,7 +185,7 @@ func TestSlowEngineFails(t *testing.T) {
 		b.engine.mu.Lock()
 		b.engine.fails = nil
 		b.engine.mu.Unlock()
-		written(10)
+		b.written(10)
 		b.want("it works", map[string]Path{"big": IPTables}, map[string]int{"big": 1})
 	})
 }
@@ -192,7 +196,7 @@ func TestSlowEngineLeaves(t *testing.T) {
 	slowly(t, func(b *beside) {
 		dns := service(lb.UDP, "dns", 2, 1)
 		b.submit(requesting(dns, "iptables"))
-		written(1)
+		b.written(1)
 		b.k.stale.take()
 		b.submit()
 		const gone = "0 10.96.0.2:53"
@@ -228,7 +232,7 @@ func TestSlowEngineAddresses(t *testing.T) {
 		if !served(was) || !served(now) {
 			b.Errorf("the address before is served: %t, the new one: %t", served(was), served(now))
 		}
-		written(1)
+		b.written(1)
 		if served(was) || !slices.Equal(addressesOf(b.k), []netip.AddrPort{now.Addresses[0].Addr, service(lb.TCP, "", 1).Addresses[0].Addr}) {
 			b.Errorf("the address before is served: %t; %v", served(was), addressesOf(b.k))
 		}

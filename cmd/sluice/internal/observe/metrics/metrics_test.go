@@ -42,7 +42,7 @@ var check = testbed.Check
 // unserved are numbers of Stats for which there is no metric, since nothing that is shipped would use it. The API, the
 // log or tests read them.
 var unserved = strings.Fields(`Accepted Dials Held Queued DrainReset IdleTimedOut DurationExceeded HalfCloseTimedOut
-	ClientResets BackendResets Spread Transparent Resumed PortsLost Evicted Refused NotAnswered Resent SendErrors
+	ClientResets BackendResets Spread Transparent Resumed Evicted Refused NotAnswered Resent SendErrors
 	MessagesIn MessagesOut TooLong Frontends Applied Failures`)
 
 // number visits every number in a Stats and in what it embeds, and gives each another value, beginning with next.

@@ -79,7 +79,7 @@ func samples() map[string]sample {
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			(*codec).affinity),
 		"conversations": of(conversationsMsg, conversations{sampleID, []balancer.Conversation{
-			{Key: 1 << 63, Backend: addr4, Port: 65535, Answered: true, Stream: true, Time: 1000}, {Key: 1, Backend: addr6, Time: -5}}},
+			{Key: 1 << 63, Backend: addr4, Answered: true, Stream: true, Time: 1000}, {Key: 1, Backend: addr6, Time: -5}}},
 			(*codec).conversations),
 		"rates": of(ratesMsg, rates{sampleID, []balancer.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
 			(*codec).rates),

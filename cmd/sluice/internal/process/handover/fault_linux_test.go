@@ -139,7 +139,7 @@ func TestHandover(t *testing.T) {
 	early := lb.Client{Addr: netip.MustParseAddr("192.0.2.7"), Backend: w.backend, LastUsed: -int64(time.Minute)}
 	w.old.LB.Memory().RememberClients(webID, []lb.Client{early})
 	w.old.LB.ExceedsShare(webID, 5)
-	paused := balancer.Conversation{Key: 7, Backend: w.answering, Port: 4000, Answered: true, Time: eventloop.Now()}
+	paused := balancer.Conversation{Key: 7, Backend: w.answering, Answered: true, Time: eventloop.Now()}
 	w.old.LB.Memory().RememberConversations(dnsID, []balancer.Conversation{paused})
 	hasty := balancer.ClientRate{Addr: early.Addr, Rested: eventloop.Now() + int64(testbed.Patience)}
 	w.old.LB.Memory().RememberClientRates(webID, []balancer.ClientRate{hasty})

@@ -159,7 +159,6 @@ func (c *codec) conversations(of *conversations) {
 	records(c, &of.all, func(v *balancer.Conversation) {
 		number(c, &v.Key)
 		c.addrPort(&v.Backend)
-		number(c, &v.Port)
 		c.bools(&v.Answered, &v.Stream)
 		c.instant(&v.Time)
 	})
