@@ -28,7 +28,7 @@ var Reasons = []struct{ Reason, Means string }{
 	{ServiceRemoved, "A Service is no longer served."},
 	{ServiceChanged, "The ports, addresses or policies of a Service changed."},
 	{EndpointsChanged, "The endpoints of a Service changed."},
-	{NoEndpoints, "A Service has no ready endpoint any more."},
+	{NoEndpoints, "A Service has no ready endpoint any more. This is no warning if the Service is removed within seconds."},
 	{Drained, "An operator drained endpoints."},
 	{DrainUndone, "An operator undid a drain."},
 	{ServicesChanged, "Many Services changed. The note counts them."},
