@@ -145,9 +145,7 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 					return err != nil
 				})
 			}
-			if mode == "iptables" {
-				l.removedAgain()
-			}
+			l.removedAgain(mode)
 
 			l.stop(syscall.SIGKILL) // with all its rules
 			l.kubeProxy(config)
@@ -163,14 +161,24 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 }
 
 // removedAgain has what an update leaves, in which kube-proxy runs beside Sluice for a moment: it writes its rules
-// again.
-func (l *lab) removedAgain() {
+// again. They are removed and reported before anything looks without being told.
+func (l *lab) removedAgain(mode string) {
 	l.t.Helper()
-	l.onNode("iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES")
-	l.within(time.Minute, func() string { return "rules that came back are removed" }, func() bool {
+	begin := time.Now().Add(-time.Second) // times of Events are in microseconds
+	if mode == "iptables" {
+		l.onNode("iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES")
+	} else {
+		l.onNode("nft add table ip kube-proxy")
+	}
+	const soon = 20 * time.Second // less than firstLookPause
+	l.within(soon, func() string { return "rules that came back are removed" }, func() bool {
 		rules, _ := l.kubeProxyRules()
 		return len(rules) == 0
 	})
+	l.event(metav1.NamespaceDefault, "Node", "node", "KubeProxyRuns", begin)
+	if status := l.onNode(*sluice + " status"); !strings.Contains(status, "KubeProxyRuns") {
+		l.t.Errorf("sluice status says\n%s", status)
+	}
 }
 
 // TestBesideKubeProxy: with a label of its own Sluice leaves alone what kube-proxy has, which serves the other
