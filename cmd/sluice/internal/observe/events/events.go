@@ -31,7 +31,9 @@ func KubeProxyRuns() Event {
 }
 
 // KubeProxyGone says that it has stopped to.
-func KubeProxyGone() Event { return kubeProxyGone.ofNode("kube-proxy has written no rules for a minute") }
+func KubeProxyGone() Event {
+	return kubeProxyGone.ofNode("kube-proxy has written no rules for a minute")
+}
 
 // HealthzFailed and MetricsFailed say that the address of /healthz, or of /metrics,
 // cannot be bound. The reasons are kube-proxy's.

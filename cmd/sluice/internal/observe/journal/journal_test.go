@@ -140,11 +140,11 @@ func TestLoss(t *testing.T) {
 		defer j.Close()
 		j.Changes(slices.Repeat([]Change{change(ServiceAdded, "b")}, 2*many))
 		j.Changes(slices.Repeat([]Change{change(ServiceAdded, "b")}, 2*many))
-		time.Sleep(summaryEvery / 2)
+		time.Sleep(summaryEvery / 2) // of the bubble: nothing happens until a timer ends
 		j.pending = summary{}
 		j.Changes([]Change{{Reason: NoEndpoints, Namespace: "default", Service: "a", Warning: true}})
 		j.Changes(slices.Repeat([]Change{change(ServiceAdded, "b")}, 2*many))
-		time.Sleep(2 * lossPatience)
+		time.Sleep(2 * lossPatience) // the same
 		want := []string{"info <nil> <nil>", "info <nil> <nil>", "warn default/a 10s"}
 		if got := said(lines); !slices.Equal(got, want) {
 			t.Errorf("the log has %q, want %q", got, want)

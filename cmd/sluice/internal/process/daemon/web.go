@@ -60,8 +60,13 @@ func (d *daemon) serveWeb() error {
 	if who := d.Config.Page; who != config.PageNever {
 		d.web.inside = &status.Inside{Anywhere: who == config.PageAlways, Inner: &d.web.pages}
 	}
+	flags := make(map[string]string, len(d.Config.Settings))
+	for _, s := range d.Config.Settings {
+		flags[s.Name] = s.Value
+	}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
 		Config: c, Steering: d.steering.filter, Inside: d.web.inside,
+		Version: d.Version, Started: d.lineage.started, Flags: flags,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
 	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
