@@ -278,8 +278,8 @@ func (s *settings) otherGroups() []group {
 			{"healthz-bind-address", "healthzBindAddress", &d.HealthzBindAddress,
 				"`ADDRESS`, with or without a port, of /healthz and /livez; empty: none"},
 			{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
-				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /statusz, /flagz, /healthz and " +
-					"--page; empty: none"},
+				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /statusz, /flagz, " +
+					"/healthz and --page; empty: none"},
 			{"page", "", (*string)(&s.Page),
 				"`WHO` sees the page / and the API /v1 at the metrics address, which show Services and their " +
 					"clients: auto (this host, by a loopback address), always (everyone who reaches the address) " +

@@ -91,7 +91,7 @@ func TestChangesAreBounded(t *testing.T) {
 	}
 }
 
-// TestLoss: a loss of all endpoints is a warning, unless the Service goes within seconds, and comes before what follows.
+// TestLoss: a loss of all endpoints is a warning, unless the Service goes within seconds. It comes before what follows.
 func TestLoss(t *testing.T) {
 	said := func(lines *observer.ObservedLogs) (out []string) {
 		for _, l := range lines.TakeAll() {

@@ -17,6 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// zTop is what both pages begin with: the component and the page.
+const zTop = `
+%s %s
+Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for ` +
+	"debugging purposes only.\n"
+
 const (
 	component = "sluice"
 	zGroup    = "config.k8s.io" // the API group of /statusz and /flagz
@@ -59,8 +65,9 @@ func (i Info) statusz(paths []string) http.HandlerFunc {
 		return statusz{head, metav1.Time{Time: i.Started}, int64(up().Seconds()), runtime.Version(), i.Version, paths}
 	}, func() string {
 		s := int64(up().Seconds())
-		return fmt.Sprintf("\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nPaths: %s\n",
-			i.Started.Format(time.UnixDate), s/3600, s/60%60, s%60, runtime.Version(), i.Version, strings.Join(paths, " "))
+		return fmt.Sprintf("\nStarted: %s\nUp: %d hr %02d min %02d sec\n", i.Started.Format(time.UnixDate), s/3600,
+			s/60%60, s%60) + fmt.Sprintf("Go version: %s\nBinary version: %s\nPaths: %s\n", runtime.Version(),
+			i.Version, strings.Join(paths, " "))
 	})
 }
 
@@ -82,13 +89,11 @@ func zPage(kind string, object func(zHead) any, text func() string) http.Handler
 		media, version := negotiate(r.Header.Get("Accept"), kind)
 		switch media {
 		case "":
-			write(w, http.StatusNotAcceptable, textType, fmt.Sprintf("give one of %s, %s;as=%s;g=%s;v=%s and %s in Accept\n",
-				textType, jsonType, kind, zGroup, zVersions[0], yamlType))
+			write(w, http.StatusNotAcceptable, textType, fmt.Sprintf("give %s, or %s;as=%s;g=%s;v=%s, in Accept\n",
+				textType, jsonType, kind, zGroup, zVersions[0]))
 			return
 		case textType:
-			write(w, http.StatusOK, textType+"; charset=utf-8", fmt.Sprintf("\n%s %s\nWarning: This endpoint is not meant "+
-				"to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes "+
-				"only.\n%s", component, name, text()))
+			write(w, http.StatusOK, textType+"; charset=utf-8", fmt.Sprintf(zTop, component, name)+text())
 			return
 		}
 		if version != zVersions[0] {
