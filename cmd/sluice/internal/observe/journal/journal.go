@@ -66,6 +66,9 @@ type Detail struct {
 
 // Journal is what is remembered. Make it by New.
 type Journal struct {
+	// Leaving reports whether a Service is being removed. Set before the first change; may be nil.
+	Leaving func(namespace, service string) bool
+
 	log *zap.Logger
 	now func() time.Time
 
@@ -244,7 +247,9 @@ func (j *Journal) writeDue() {
 		if wait = j.losses[0].since.Add(lossPatience).Sub(now); wait > 0 {
 			break
 		}
-		j.writeLoss(&j.losses[0])
+		l := &j.losses[0]
+		l.Warning = j.Leaving == nil || !j.Leaving(l.Namespace, l.Service)
+		j.writeLoss(l)
 		j.losses, wait = j.losses[1:], math.MaxInt64
 	}
 	if j.pending.count > 0 {

@@ -113,6 +113,11 @@ func TestLoss(t *testing.T) {
 			*now = now.Add(lossPatience)
 			j.Changes(nil)
 		}, []string{"info default/b <nil>", "warn default/a 13s"}},
+		{"being removed", func(j *Journal, now *time.Time) {
+			j.Leaving = func(namespace, service string) bool { return namespace == "default" && service == "a" }
+			*now = now.Add(lossPatience)
+			j.Changes(nil)
+		}, []string{"info default/a 13s"}},
 		{"removed with many", func(j *Journal, now *time.Time) {
 			j.Changes(append(slices.Repeat([]Change{change(ServiceAdded, "b")}, many), change(ServiceRemoved, "a")))
 		}, []string{"info default/a 3s", "info <nil> <nil>"}},

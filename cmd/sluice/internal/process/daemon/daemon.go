@@ -228,6 +228,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.steering.queues.choose(d.data.lb, &d.watch, sharesOf(&c.DataPath))
 	d.control = &control{config: c, log: d.Log, wrong: &d.wrong}
+	d.journal.Leaving = d.control.leaving
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
 		Moving: &agent.Moving{Move: d.data.udp.Move, Flows: d.data.udp.Flows, Leave: d.data.udp.Leave,
