@@ -104,9 +104,9 @@ func TestLoss(t *testing.T) {
 		then func(j *Journal, now *time.Time)
 		want []string
 	}{
-		{"removed", func(j *Journal, now *time.Time) { j.Changes([]Change{change(ServiceRemoved, "a")}) },
+		{"removed", func(j *Journal, _ *time.Time) { j.Changes([]Change{change(ServiceRemoved, "a")}) },
 			[]string{"info default/a 3s", "info default/a <nil>"}},
-		{"back", func(j *Journal, now *time.Time) { j.Changes([]Change{change(EndpointsChanged, "a")}) },
+		{"back", func(j *Journal, _ *time.Time) { j.Changes([]Change{change(EndpointsChanged, "a")}) },
 			[]string{"warn default/a 3s", "info default/a <nil>"}},
 		{"another removed", func(j *Journal, now *time.Time) {
 			j.Changes([]Change{change(ServiceRemoved, "b")})
@@ -118,11 +118,11 @@ func TestLoss(t *testing.T) {
 			*now = now.Add(lossPatience)
 			j.Changes(nil)
 		}, []string{"info default/a 13s"}},
-		{"removed with many", func(j *Journal, now *time.Time) {
+		{"removed with many", func(j *Journal, _ *time.Time) {
 			j.Changes(append(slices.Repeat([]Change{change(ServiceAdded, "b")}, many), change(ServiceRemoved, "a")))
 		}, []string{"info default/a 3s", "info <nil> <nil>"}},
-		{"end", func(j *Journal, now *time.Time) { j.Close() }, []string{"warn default/a 3s"}},
-		{"hand-over", func(j *Journal, now *time.Time) { j.Halt(0) }, []string{"warn default/a 3s"}},
+		{"end", func(j *Journal, _ *time.Time) { j.Close() }, []string{"warn default/a 3s"}},
+		{"hand-over", func(j *Journal, _ *time.Time) { j.Halt(0) }, []string{"warn default/a 3s"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			j, now, lines := newJournal(t)
