@@ -145,9 +145,7 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 					return err != nil
 				})
 			}
-			if mode == "iptables" {
-				l.removedAgain()
-			}
+			l.besideAgain(config, stays)
 
 			l.stop(syscall.SIGKILL) // with all its rules
 			l.kubeProxy(config)
@@ -162,15 +160,26 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 	}
 }
 
-// removedAgain has what an update leaves, in which kube-proxy runs beside Sluice for a moment: it writes its rules
-// again.
-func (l *lab) removedAgain() {
+// besideAgain starts kube-proxy beside a Sluice that serves in its place, as an update of the cluster does: that is
+// reported before anything looks without being told, and what it has written goes.
+func (l *lab) besideAgain(config, addr string) {
 	l.t.Helper()
-	l.onNode("iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES")
-	l.within(time.Minute, func() string { return "rules that came back are removed" }, func() bool {
+	begin := time.Now().Add(-time.Second) // times of Events are in microseconds
+	proxy := l.kubeProxy(config)
+	l.event(metav1.NamespaceDefault, "Node", "node", "KubeProxyRuns", begin)
+	if took := time.Since(begin); took > 25*time.Second { // less than firstLookPause
+		l.t.Errorf("kube-proxy was noticed after %v", took)
+	}
+	l.expect(l.Client, "tcp", addr, l.Pods[0])
+	if status := l.onNode(*sluice + " status"); !strings.Contains(status, "KubeProxyRuns") {
+		l.t.Errorf("sluice status says\n%s", status)
+	}
+	proxy.Stop(syscall.SIGKILL)
+	l.within(2*time.Minute, func() string { return "rules that came back are removed" }, func() bool {
 		rules, _ := l.kubeProxyRules()
 		return len(rules) == 0
 	})
+	l.expect(l.Client, "tcp", addr, l.Pods[0])
 }
 
 // TestBesideKubeProxy: with a label of its own Sluice leaves alone what kube-proxy has, which serves the other

@@ -35,38 +35,37 @@ func checkOrphans(l Layout) error {
 }
 
 // removeNFT removes chains from the nf_tables backend by netlink, and the rules of others' chains that lead to them, in
-// one transaction: where its program is not installed nothing else could.
-func (l *Layout) removeNFT(own func(table, chain string) bool) (err error) {
+// one transaction: where its program is not installed nothing else could. It returns how many chains there were.
+func (l *Layout) removeNFT(own func(table, chain string) bool) (n int, err error) {
 	for range nfnl.DumpTries {
-		var requests [][]byte
-		if requests, err = l.removal(own); err != nil || len(requests) == 0 {
-			return err
+		rules, chains, err2 := l.removal(own)
+		if n, err = len(chains), err2; err != nil || n == 0 {
+			return 0, err
 		}
 		// What has changed meanwhile is looked at again: a rule that is gone, or one more that leads to a chain.
-		err = nftTransaction(requests)
+		err = nftTransaction(slices.Concat(rules, chains))
 		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EBUSY) {
 			break
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("delete chains %s* without %s-nft: %w", l.Prefix, Program(l.IPv6), err)
+		return 0, fmt.Errorf("delete chains %s* without %s-nft: %w", l.Prefix, Program(l.IPv6), err)
 	}
-	return nil
+	return n, nil
 }
 
 // removal returns the requests of removeNFT; none if there is no such chain. Rules go first, since they may lead from
 // one chain to another.
-func (l *Layout) removal(own func(table, chain string) bool) ([][]byte, error) {
+func (l *Layout) removal(own func(table, chain string) bool) (rules, chains [][]byte, err error) {
 	family := nfnl.Family(l.IPv6)
-	var rules, chains [][]byte
 	for _, t := range l.Tables {
 		list, err := nftChains(family, t.Name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		have, err := nftRules(family, Place{Table: t.Name})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, c := range list {
 			rule := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, t.Name), unix.NFTA_RULE_CHAIN, c.Name)
@@ -85,7 +84,7 @@ func (l *Layout) removal(own func(table, chain string) bool) ([][]byte, error) {
 			}
 		}
 	}
-	return slices.Concat(rules, chains), nil
+	return rules, chains, nil
 }
 
 // canRun reports whether a backend's program is among those that are asked, or the

@@ -75,7 +75,8 @@ func destroySets(ctx context.Context, l Layout) error {
 func Remove(ctx context.Context, l Layout, saved func(text string)) error {
 	_, err := removeChains(ctx, l, saved, false)
 	if !canRun(Program(l.IPv6)+"-nft", l.IPv6) {
-		err = errors.Join(err, l.removeNFT(l.Own))
+		_, err2 := l.removeNFT(l.Own)
+		err = errors.Join(err, err2)
 	}
 	err = errors.Join(checkOrphans(l), err)
 	for _, t := range l.Tables {
@@ -99,7 +100,7 @@ func Retire(ctx context.Context, l Layout, lease *Lease) (err error) {
 				return l.Own(table, chain) || strings.HasPrefix(chain, l.Prefix) && chain != MarkChain(l.Prefix)
 			}
 		}
-		err = l.removeNFT(own)
+		_, err = l.removeNFT(own)
 	}
 	_, err2 := removeChains(ctx, l, nil, true)
 	err = errors.Join(err, err2)
@@ -117,9 +118,26 @@ func Retire(ctx context.Context, l Layout, lease *Lease) (err error) {
 
 // RemoveChains removes the chains of a layout, and the rules that lead to them, from both
 // backends of iptables, and returns how many chains there were. saved is as in Remove. Other than root may not read the
-// legacy backend (/proc/net/ip_tables_names), whatever its capabilities: then that backend is left out.
+// legacy backend (/proc/net/ip_tables_names), whatever its capabilities: then that backend is left out, as it is where
+// its program is not installed.
 func RemoveChains(ctx context.Context, l Layout, saved func(text string)) (n int, err error) {
-	return removeChains(ctx, l, saved, true)
+	if !canRun(Program(l.IPv6)+"-nft", l.IPv6) {
+		n, err = l.removeNFT(l.Own)
+	}
+	more, err2 := removeChains(ctx, l, saved, true)
+	return n + more, errors.Join(err, err2)
+}
+
+// HasChains reports whether the nf_tables backend of iptables has a chain of a layout. It runs no program.
+func HasChains(l Layout) (bool, error) {
+	tables, err := l.nftHas(l.Own)
+	return len(tables) > 0, err
+}
+
+// HasTable reports whether nf_tables has a table.
+func HasTable(ipv6 bool, name string) (bool, error) {
+	tables, err := nftTables(nfnl.Family(ipv6))
+	return slices.Contains(tables, name), err
 }
 
 // removeChains is RemoveChains. readable: a legacy backend that may not be read is left out.

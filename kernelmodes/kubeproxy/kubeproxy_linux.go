@@ -53,6 +53,27 @@ func own(table, chain string) bool {
 	})
 }
 
+func written(families [2]bool) (bool, error) {
+	for i, ipv6 := range []bool{false, true} {
+		if !families[i] {
+			continue
+		}
+		if there, err := netfilter.HasTable(ipv6, nftTable); there || err != nil {
+			return there, err
+		}
+		if there, err := netfilter.HasChains(layout(ipv6, own)); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+// layout is where kube-proxy has its chains.
+func layout(ipv6 bool, own func(table, chain string) bool) netfilter.Layout {
+	return netfilter.Layout{IPv6: ipv6, Prefix: "KUBE-", Own: own,
+		Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter"}, {Name: "mangle"}}}
+}
+
 func cleanup(ctx context.Context, families [2]bool, excluded []netip.Prefix) (r Removed, err error) {
 	link, err := netlink.LinkByName(device)
 	var none netlink.LinkNotFoundError
@@ -108,12 +129,9 @@ func (r *Removed) family(ctx context.Context, ipv6, withIPVS bool, excluded []ne
 // kubelet or others may need, too, go only with others of the same backend.
 func removeChains(ctx context.Context, ipv6 bool) (int, error) {
 	masquerades := false
-	l := netfilter.Layout{
-		IPv6: ipv6, Prefix: "KUBE-", Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter"}, {Name: "mangle"}},
-		Own: func(table, chain string) bool {
-			return own(table, chain) || masquerades && table == "nat" && (chain == chainMark || chain == chainPost)
-		},
-	}
+	l := layout(ipv6, func(table, chain string) bool {
+		return own(table, chain) || masquerades && table == "nat" && (chain == chainMark || chain == chainPost)
+	})
 	n, err := netfilter.RemoveChains(ctx, l, func(save string) { masquerades = unshared(save) })
 	if err != nil {
 		return n, fmt.Errorf("remove chains of kube-proxy: %w", err)

@@ -58,6 +58,45 @@ func TestChainsAndTables(t *testing.T) {
 	}
 }
 
+// TestWithoutPrograms: what iptables-nft has written is noticed and goes without it, but what others may share.
+func TestWithoutPrograms(t *testing.T) {
+	n := testbed.NewT(t, testbed.Config{})
+	run := func(script string) string { return n.Node.Run(t, "sh", "-c", script) }
+	written := func(want bool) {
+		t.Helper()
+		n.Node.DoT(t, func() error {
+			if there, err := Written([2]bool{true, true}); there != want || err != nil {
+				t.Errorf("written: %v, %v, want %v", there, err, want)
+			}
+			return nil
+		})
+	}
+	path := os.Getenv("PATH")
+	for _, c := range commands()[:2] {
+		run("C=" + c + "; " + others)
+	}
+	written(false)
+	before := run(state)
+	for _, c := range commands()[:2] {
+		run("C=" + c + "; " + left)
+		written(true)
+		t.Setenv("PATH", t.TempDir())
+		got := clean(t, n)
+		t.Setenv("PATH", path)
+		if want := (Removed{Chains: 5}); got != want {
+			t.Errorf("removed %+v, want %+v", got, want)
+		}
+		written(false)
+		run("C=" + c + "; $C -t nat -F KUBE-POSTROUTING && $C -t nat -D POSTROUTING -j KUBE-POSTROUTING && " +
+			"$C -t nat -X KUBE-POSTROUTING && $C -t nat -X KUBE-MARK-MASQ")
+	}
+	if after := run(state); after != before {
+		t.Errorf("there is\n%s\nthere was\n%s", after, before)
+	}
+	run("nft add table ip6 kube-proxy")
+	written(true)
+}
+
 // TestSharedChains: what another program's chain leads to stays, with what it is good for; and so it does without a
 // kube-proxy.
 func TestSharedChains(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package config turns the command line, and the configuration file that it may
-// name, into a checked Config. Both are kube-proxy's, from 1.8 to 1.36, with flags
+// name, into a checked Config. Both are kube-proxy's, from 1.8 to 1.37, with flags
 // of Sluice's own added. Names, defaults, fields and help of all flags are one table
 // (options.go), from which docs/reference/flags.md is written.
 //

@@ -278,8 +278,8 @@ func (s *settings) otherGroups() []group {
 			{"healthz-bind-address", "healthzBindAddress", &d.HealthzBindAddress,
 				"`ADDRESS`, with or without a port, of /healthz and /livez; empty: none"},
 			{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
-				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /healthz and --page; empty: " +
-					"none"},
+				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /statusz, /flagz, " +
+					"/healthz and --page; empty: none"},
 			{"page", "", (*string)(&s.Page),
 				"`WHO` sees the page / and the API /v1 at the metrics address, which show Services and their " +
 					"clients: auto (this host, by a loopback address), always (everyone who reaches the address) " +
@@ -349,7 +349,7 @@ const (
 	noMachines = "the identity of the machine is not used"
 )
 
-// ignoredOptions are the flags of kube-proxy 1.8 to 1.36 without a meaning here; the
+// ignoredOptions are the flags of kube-proxy 1.8 to 1.37 without a meaning here; the
 // usage says why.
 func (s *settings) ignoredOptions() []option {
 	d, w, l := &s.Document, &s.Document.Winkernel, &s.Document.Logging.Options

@@ -86,7 +86,7 @@ func Fields() (out []Field) {
 // eachField calls do with every field of a struct that is written as one value.
 func eachField(v reflect.Value, prefix string, do func(name, kind, value string)) {
 	for i := range v.NumField() {
-		name, options, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		field := v.Field(i)
 		of := field.Type()
 		if of.Kind() == reflect.Pointer {
@@ -94,7 +94,7 @@ func eachField(v reflect.Value, prefix string, do func(name, kind, value string)
 		}
 		written := reflect.PointerTo(of).Implements(reflect.TypeFor[json.Marshaler]())
 		switch kind := of.Kind(); {
-		case strings.Contains(options, "inline"):
+		case v.Type().Field(i).Anonymous && name == "":
 			eachField(field, prefix, do)
 		case written && strings.Contains(of.Name(), "Duration"):
 			do(prefix+name, "duration", shown(field))

@@ -76,6 +76,11 @@ func TestInspect(t *testing.T) {
 	if err := json.Unmarshal([]byte(page), &config); err != nil || config.Proxy.Kind != "KubeProxyConfiguration" || config.Proxy.UDPIdleTimeout != "7s" {
 		t.Errorf("/configz = %s, %v", page, err)
 	}
+	for path, want := range map[string]string{"/statusz": "\nPaths: /configz /debug /", "/flagz": "\nudp-timeout=7s\n"} {
+		if code, page := l.Get(at + path); code != http.StatusOK || !strings.Contains(page, want) {
+			t.Errorf("%s = %d, %s", path, code, page)
+		}
+	}
 	if code, page := l.Get(at + "/debug/pprof/goroutine?debug=1"); code != http.StatusOK || !strings.Contains(page, "goroutine profile") {
 		t.Errorf("pprof = %d, %s", code, page)
 	}

@@ -24,6 +24,17 @@ type Event struct {
 // Starting is kube-proxy's first event.
 func Starting() Event { return starting.ofNode("") }
 
+// KubeProxyRuns says that kube-proxy writes rules beside a Sluice that serves in its place.
+func KubeProxyRuns() Event {
+	return kubeProxyRuns.ofNode("kube-proxy runs beside Sluice, which removes its rules: delete the DaemonSet " +
+		"kube-proxy, or apply the overlay kubeadm again if kubeadm upgrade brought it back")
+}
+
+// KubeProxyGone says that it has stopped to.
+func KubeProxyGone() Event {
+	return kubeProxyGone.ofNode("kube-proxy has written no rules for a minute")
+}
+
 // HealthzFailed and MetricsFailed say that the address of /healthz, or of /metrics,
 // cannot be bound. The reasons are kube-proxy's.
 func HealthzFailed(err error) Event {

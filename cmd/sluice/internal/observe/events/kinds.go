@@ -32,6 +32,11 @@ var (
 		"A change cannot be applied. Sluice tries again.", "SyncedProxyRules"})
 	synced = declare(Kind{Reason: "SyncedProxyRules", Action: syncRules, Means: "All changes are applied again."})
 
+	kubeProxyRuns = declare(Kind{"KubeProxyRuns", syncRules, true,
+		"kube-proxy writes rules on the node, and Sluice removes them. Delete kube-proxy.", "KubeProxyGone"})
+	kubeProxyGone = declare(Kind{Reason: "KubeProxyGone", Action: syncRules,
+		Means: "kube-proxy has written no rules for a minute."})
+
 	healthzFailed = declare(Kind{Reason: "FailedToStartProxierHealthcheck", Action: startProxy, Warning: true,
 		Means: "The address of `--healthz-bind-address` cannot be bound. Sluice tries again every 5 s."})
 	metricsFailed = declare(Kind{Reason: "FailedToStartMetricServer", Action: startProxy, Warning: true,

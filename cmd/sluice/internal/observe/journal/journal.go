@@ -3,6 +3,8 @@ package journal
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +32,10 @@ const (
 
 	// summaryEvery is the shortest time between two summaries.
 	summaryEvery = 10 * time.Second
+
+	// lossPatience is how long a loss of all endpoints waits for the removal of its Service, which makes it no warning:
+	// a namespace that is deleted loses its pods first.
+	lossPatience = 10 * time.Second
 )
 
 // Entry is something that has happened.
@@ -60,6 +66,9 @@ type Detail struct {
 
 // Journal is what is remembered. Make it by New.
 type Journal struct {
+	// Leaving reports whether a Service is being removed. Set before the first change; may be nil.
+	Leaving func(namespace, service string) bool
+
 	log *zap.Logger
 	now func() time.Time
 
@@ -70,13 +79,20 @@ type Journal struct {
 	tokens  float64
 	filled  time.Time // when tokens were counted
 	pending summary
+	losses  []loss      // the oldest first
 	summed  time.Time   // when the last summary was written
-	due     *time.Timer // writes the next one; nil: none is due
+	due     *time.Timer // writes the next summary or loss; nil: none waits
 	closed  bool
 	changed chan struct{} // closed with the next entry; nil: none waits
 	waiting int
 	halted  bool
 	held    []Entry // since Halt
+}
+
+// loss is a change by which a Service has lost its endpoints, until it is known whether the Service goes, too.
+type loss struct {
+	Change
+	since time.Time
 }
 
 // New returns an empty journal.
@@ -160,10 +176,7 @@ func (j *Journal) Wait(ctx context.Context, after uint64) bool {
 func (j *Journal) Halt(after uint64) []Entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.due != nil {
-		j.due.Stop()
-		j.sumUp()
-	}
+	j.flush()
 	j.halted = true
 	return j.after(after, Size)
 }
@@ -193,27 +206,90 @@ func (j *Journal) Changes(changes []Change) {
 	defer j.mu.Unlock()
 	for i := range changes {
 		c := &changes[i]
-		if len(changes) > many || j.pending.count > 0 || !j.take() {
+		j.endLoss(c)
+		switch {
+		case len(changes) > many || j.pending.count > 0 || !j.take():
 			j.pending.add(c)
-			continue
+		case c.Reason == NoEndpoints && !j.closed:
+			j.losses = append(j.losses, loss{*c, j.now()})
+		default:
+			j.write(c)
 		}
-		j.write(c.Warning, c.Message, c.Reason, c.Namespace, c.Service, c.Details)
 	}
-	if j.pending.count == 0 || j.due != nil || j.closed {
+	j.writeDue()
+}
+
+// endLoss writes the loss of a Service that changes again. If that is its removal, the loss is no warning. The caller
+// holds j.mu.
+func (j *Journal) endLoss(by *Change) {
+	at := slices.IndexFunc(j.losses, func(l loss) bool {
+		return l.Service == by.Service && l.Namespace == by.Namespace
+	})
+	if at < 0 {
 		return
 	}
-	wait := j.summed.Add(summaryEvery).Sub(j.now())
-	if wait <= 0 {
-		j.sumUp()
+	l := j.losses[at]
+	j.losses = slices.Delete(j.losses, at, at+1)
+	l.Warning = by.Reason != ServiceRemoved
+	j.writeLoss(&l)
+}
+
+// writeDue writes the summary and the losses that have waited long enough, and sets the timer for the others. The
+// caller holds j.mu.
+func (j *Journal) writeDue() {
+	j.stop()
+	if j.closed {
 		return
 	}
-	j.due = time.AfterFunc(wait, func() {
+	now := j.now()
+	wait := time.Duration(math.MaxInt64)
+	for len(j.losses) > 0 {
+		if wait = j.losses[0].since.Add(lossPatience).Sub(now); wait > 0 {
+			break
+		}
+		l := &j.losses[0]
+		l.Warning = j.Leaving == nil || !j.Leaving(l.Namespace, l.Service)
+		j.writeLoss(l)
+		j.losses, wait = j.losses[1:], math.MaxInt64
+	}
+	if j.pending.count > 0 {
+		left := j.summed.Add(summaryEvery).Sub(now)
+		if left <= 0 {
+			j.sumUp()
+		} else {
+			wait = min(wait, left)
+		}
+	}
+	if wait == math.MaxInt64 {
+		return
+	}
+	var due *time.Timer
+	due = time.AfterFunc(wait, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		if j.due != nil {
-			j.sumUp()
+		if j.due == due {
+			j.writeDue()
 		}
 	})
+	j.due = due
+}
+
+// stop stops the timer. The caller holds j.mu.
+func (j *Journal) stop() {
+	if j.due != nil {
+		j.due.Stop()
+		j.due = nil
+	}
+}
+
+// flush writes all that waits. The caller holds j.mu.
+func (j *Journal) flush() {
+	j.stop()
+	for i := range j.losses {
+		j.writeLoss(&j.losses[i])
+	}
+	j.losses = nil
+	j.sumUp()
 }
 
 // take takes a token, if there is one. The caller holds j.mu.
@@ -233,28 +309,36 @@ func (j *Journal) take() bool {
 // sumUp writes what is pending. The caller holds j.mu.
 func (j *Journal) sumUp() {
 	p := j.pending
-	j.pending, j.summed, j.due = summary{}, j.now(), nil
-	if p.count > 0 {
-		j.write(p.lost > 0, "services changed", ServicesChanged, "", "", p.details())
+	if p.count == 0 {
+		return
 	}
+	j.pending, j.summed = summary{}, j.now()
+	j.write(&Change{Warning: p.lost > 0, Reason: ServicesChanged, Message: "services changed", Details: p.details()})
+}
+
+// writeLoss writes a loss, and how long it has lasted. The caller holds j.mu.
+func (j *Journal) writeLoss(l *loss) {
+	lasted := j.now().Sub(l.since).Round(100 * time.Millisecond)
+	l.Details = append(l.Details, Detail{"for", lasted.String()})
+	j.write(&l.Change)
 }
 
 // write writes a change to the log and remembers it. The caller holds j.mu.
-func (j *Journal) write(warning bool, message, reason, namespace, service string, details []Detail) {
-	fields := make([]zap.Field, 0, len(details)+1)
-	if service != "" {
-		fields = append(fields, zap.String("service", namespace+"/"+service))
+func (j *Journal) write(c *Change) {
+	fields := make([]zap.Field, 0, len(c.Details)+1)
+	if c.Service != "" {
+		fields = append(fields, zap.String("service", c.Namespace+"/"+c.Service))
 	}
 	var note strings.Builder
-	for i, d := range details {
+	for i, d := range c.Details {
 		fields = append(fields, zap.Any(d.Key, d.Value))
 		if i > 0 {
 			note.WriteString(", ")
 		}
 		fmt.Fprintf(&note, "%s %v", strings.ReplaceAll(d.Key, "_", " "), d.Value)
 	}
-	j.log.Log(level(warning), message, fields...)
-	j.add(Entry{Warning: warning, Reason: reason, Namespace: namespace, Service: service, Note: note.String()})
+	j.log.Log(level(c.Warning), c.Message, fields...)
+	j.add(Entry{Warning: c.Warning, Reason: c.Reason, Namespace: c.Namespace, Service: c.Service, Note: note.String()})
 }
 
 func level(warning bool) zapcore.Level {
@@ -296,13 +380,10 @@ func (j *Journal) after(after uint64, limit int) []Entry {
 	return out
 }
 
-// Close writes a summary that is due.
+// Close writes what waits to be written.
 func (j *Journal) Close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed = true
-	if j.due != nil {
-		j.due.Stop()
-		j.sumUp()
-	}
+	j.flush()
 }

@@ -91,6 +91,72 @@ func TestChangesAreBounded(t *testing.T) {
 	}
 }
 
+// TestLoss: a loss of all endpoints is a warning, unless the Service goes within seconds. It comes before what follows.
+func TestLoss(t *testing.T) {
+	said := func(lines *observer.ObservedLogs) (out []string) {
+		for _, l := range lines.TakeAll() {
+			out = append(out, fmt.Sprint(l.Level, " ", l.ContextMap()["service"], " ", l.ContextMap()["for"]))
+		}
+		return out
+	}
+	for _, x := range []struct {
+		name string
+		then func(j *Journal, now *time.Time)
+		want []string
+	}{
+		{"removed", func(j *Journal, _ *time.Time) { j.Changes([]Change{change(ServiceRemoved, "a")}) },
+			[]string{"info default/a 3s", "info default/a <nil>"}},
+		{"back", func(j *Journal, _ *time.Time) { j.Changes([]Change{change(EndpointsChanged, "a")}) },
+			[]string{"warn default/a 3s", "info default/a <nil>"}},
+		{"another removed", func(j *Journal, now *time.Time) {
+			j.Changes([]Change{change(ServiceRemoved, "b")})
+			*now = now.Add(lossPatience)
+			j.Changes(nil)
+		}, []string{"info default/b <nil>", "warn default/a 13s"}},
+		{"being removed", func(j *Journal, now *time.Time) {
+			j.Leaving = func(namespace, service string) bool { return namespace == "default" && service == "a" }
+			*now = now.Add(lossPatience)
+			j.Changes(nil)
+		}, []string{"info default/a 13s"}},
+		{"removed with many", func(j *Journal, _ *time.Time) {
+			j.Changes(append(slices.Repeat([]Change{change(ServiceAdded, "b")}, many), change(ServiceRemoved, "a")))
+		}, []string{"info default/a 3s", "info <nil> <nil>"}},
+		{"end", func(j *Journal, _ *time.Time) { j.Close() }, []string{"warn default/a 3s"}},
+		{"hand-over", func(j *Journal, _ *time.Time) { j.Halt(0) }, []string{"warn default/a 3s"}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			j, now, lines := newJournal(t)
+			lost := change(NoEndpoints, "a")
+			lost.Warning = true
+			j.Changes([]Change{lost})
+			*now = now.Add(3 * time.Second)
+			if got := said(lines); got != nil {
+				t.Errorf("the log has %q already", got)
+			}
+			x.then(j, now)
+			if got := said(lines); !slices.Equal(got, x.want) {
+				t.Errorf("the log has %q, want %q", got, x.want)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // nothing else happens
+		core, lines := observer.New(zap.InfoLevel)
+		j := New(zap.New(core))
+		defer j.Close()
+		j.Changes(slices.Repeat([]Change{change(ServiceAdded, "b")}, 2*many))
+		j.Changes(slices.Repeat([]Change{change(ServiceAdded, "b")}, 2*many))
+		time.Sleep(summaryEvery / 2) // of the bubble: nothing happens until a timer ends
+		j.pending = summary{}
+		j.Changes([]Change{{Reason: NoEndpoints, Namespace: "default", Service: "a", Warning: true}})
+		j.Changes(slices.Repeat([]Change{change(ServiceAdded, "b")}, 2*many))
+		time.Sleep(2 * lossPatience) // the same
+		want := []string{"info <nil> <nil>", "info <nil> <nil>", "warn default/a 10s"}
+		if got := said(lines); !slices.Equal(got, want) {
+			t.Errorf("the log has %q, want %q", got, want)
+		}
+	})
+}
+
 // TestChurn: changes one by one are written up to a burst and then as often as a token comes.
 func TestChurn(t *testing.T) {
 	j, now, lines := newJournal(t)

@@ -24,7 +24,7 @@ var (
 	)
 )
 
-// kubeProxy is the series of kube-proxy 1.36, by its names, labels and buckets, so that
+// kubeProxy is the series of kube-proxy 1.37, by its names, labels and buckets, so that
 // dashboards and alerts go on working. Some count by themselves, others are read.
 type kubeProxy struct {
 	agent    func() agent.Status

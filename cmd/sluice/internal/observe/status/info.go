@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strconv"
+	"time"
 )
 
 // configName is the key of kube-proxy's configuration at /configz, and ownName that of what it has no field for.
@@ -24,6 +25,11 @@ type Info struct {
 	Config any
 	// Steering is what steers, served beside it; nil: nothing is said of it.
 	Steering any
+	// Version and Started are of this process.
+	Version string
+	Started time.Time
+	// Flags are the values in effect, by the names of flags.
+	Flags map[string]string
 	// Inside is the page and the API; nil: there are none.
 	Inside *Inside
 	// Profiling adds /debug/pprof and /debug/flags/v.
@@ -32,7 +38,7 @@ type Info struct {
 	SetVerbosity func(level int)
 }
 
-// Handler serves it: /metrics, /proxyMode, /configz, /healthz, which says only
+// Handler serves it: /metrics, /proxyMode, /configz, /statusz, /flagz, /healthz, which says only
 // that the process answers, and what is Inside.
 func (i Info) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -46,11 +52,18 @@ func (i Info) Handler() http.Handler {
 		}
 		writeJSON(w, http.StatusOK, configs)
 	})
+	mux.HandleFunc("GET /flagz", i.flagz())
+	paths := []string{"/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"}
 	if i.Inside != nil {
 		for _, path := range insidePaths {
 			mux.Handle("GET "+path, i.Inside)
 		}
+		paths = append(paths, "/events", "/service", "/v1")
 	}
+	if i.Profiling {
+		paths = append(paths, "/debug")
+	}
+	mux.HandleFunc("GET /statusz", i.statusz(paths))
 	if !i.Profiling {
 		return mux
 	}

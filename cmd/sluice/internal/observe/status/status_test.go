@@ -244,3 +244,51 @@ func TestServiceChecks(t *testing.T) {
 		t.Errorf("a check that was late = %d", code)
 	}
 }
+
+// TestZPages: /statusz and /flagz are text for who does not ask for an object, as kube-proxy 1.37 has them.
+func TestZPages(t *testing.T) {
+	i := Info{Metrics: http.NotFoundHandler(), Version: "v1.2.3", Started: time.Now().Add(-3661 * time.Second),
+		Flags: map[string]string{"v": "2", "proxy-mode": "auto"}, Profiling: true}
+	ask := func(path, accept string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		i.Handler().ServeHTTP(w, r)
+		return w
+	}
+	const status = `"kind":"Statusz","apiVersion":"config.k8s.io/v1beta1","metadata":{"name":"sluice"},"startTime":"`
+	for _, x := range []struct {
+		path, accept string
+		code         int
+		content      string
+		has          []string
+	}{
+		{"/statusz", "", 200, "text/plain; charset=utf-8", []string{"\nsluice statusz\nWarning: ", "\nUp: 1 hr 01 min ",
+			"\nBinary version: v1.2.3\n", "\nPaths: /configz /debug /flagz /healthz /metrics /proxyMode\n"}},
+		{"/statusz", "*/*", 200, "text/plain; charset=utf-8", nil},
+		{"/statusz", "text/html, text/*;q=0.5", 200, "text/plain; charset=utf-8", nil},
+		{"/statusz", "application/json", 406, "text/plain", []string{"as=Statusz;g=config.k8s.io;v=v1beta1"}},
+		{"/statusz", "application/json;as=Flagz;g=config.k8s.io;v=v1beta1", 406, "text/plain", nil},
+		{"/statusz", "application/json;as=Statusz;g=config.k8s.io;v=v1", 406, "text/plain", nil},
+		{"/statusz", "text/plain;q=0.1,application/json;v=v1beta1;g=config.k8s.io;as=Statusz", 200, "application/json",
+			[]string{status, `"uptimeSeconds":36`, `"binaryVersion":"v1.2.3","paths":["/configz",`}},
+		{"/flagz", "", 200, "text/plain; charset=utf-8", []string{"\nsluice flagz\nWarning: ", "only.\nproxy-mode=auto\nv=2\n"}},
+		{"/flagz", "application/json;v=v1beta1;g=config.k8s.io;as=Flagz", 200, "application/json",
+			[]string{`{"kind":"Flagz","apiVersion":"config.k8s.io/v1beta1","metadata":{"name":"sluice"},"flags":{"proxy-mode":"auto","v":"2"}}`}},
+		{"/flagz", "application/yaml;v=v1alpha1;g=config.k8s.io;as=Flagz", 200, "application/yaml",
+			[]string{"apiVersion: config.k8s.io/v1alpha1\n", "  proxy-mode: auto\n"}},
+	} {
+		w := ask(x.path, x.accept)
+		if w.Code != x.code || w.Header().Get("Content-Type") != x.content {
+			t.Errorf("%s for %q is %d %s, want %d %s", x.path, x.accept, w.Code, w.Header().Get("Content-Type"), x.code, x.content)
+		}
+		for _, has := range x.has {
+			if !strings.Contains(w.Body.String(), has) {
+				t.Errorf("%s for %q lacks %q:\n%s", x.path, x.accept, has, w.Body)
+			}
+		}
+		if warns := w.Header().Get("Warning") != ""; warns != strings.Contains(x.accept, "v1alpha1") {
+			t.Errorf("%s for %q warns: %v", x.path, x.accept, warns)
+		}
+	}
+}

@@ -4,8 +4,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/control/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/kube"
+	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -36,6 +42,25 @@ func TestChanges(t *testing.T) {
 		}
 		if got != x.want || c.Namespace != "default" || !strings.Contains(c.Service, "web") {
 			t.Errorf("%+v is %q, want %q", x.change, got, x.want)
+		}
+	}
+}
+
+// TestLeaving: a Service that waits for a finalizer is known to go, from what is kept of it.
+func TestLeaving(t *testing.T) {
+	service := func(name string, deleted *metav1.Time) *corev1.Service {
+		return kube.TrimService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+			DeletionTimestamp: deleted}})
+	}
+	var o objects
+	if o.leaving("default", "stays") {
+		t.Error("leaving before anything was read")
+	}
+	o.Store(&kube.Objects{Services: lists.Of([]*corev1.Service{service("stays", nil),
+		service("goes", &metav1.Time{Time: time.Now()})})})
+	for name, want := range map[string]bool{"stays": false, "goes": true, "gone": false} {
+		if got := o.leaving("default", name); got != want {
+			t.Errorf("%s is leaving: %v, want %v", name, got, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
@@ -137,12 +138,26 @@ func (o *objects) nodes() []string {
 
 // uidOf returns the UID of a Service, empty if it is not there.
 func (o *objects) uidOf(namespace, name string) types.UID {
+	if svc := o.service(namespace, name); svc != nil {
+		return svc.UID
+	}
+	return ""
+}
+
+// leaving reports whether a Service is being deleted, but waits for what a finalizer stands for.
+func (o *objects) leaving(namespace, name string) bool {
+	svc := o.service(namespace, name)
+	return svc != nil && svc.DeletionTimestamp != nil
+}
+
+// service returns a Service, nil if it is not there.
+func (o *objects) service(namespace, name string) *corev1.Service {
 	if objects := o.Load(); objects != nil {
 		for svc := range objects.Services.All() {
 			if svc.Name == name && svc.Namespace == namespace {
-				return svc.UID
+				return svc
 			}
 		}
 	}
-	return ""
+	return nil
 }

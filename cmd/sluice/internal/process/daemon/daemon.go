@@ -90,6 +90,7 @@ type daemon struct {
 	checks     *checks.Checker
 	watch      flows.Watch
 	kernel     *report.Flows
+	changed    chan struct{} // by another program, of rules
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -97,7 +98,10 @@ type daemon struct {
 }
 
 func newDaemon(o Options) *daemon {
-	return &daemon{Options: o, journal: journal.New(o.Log), lineage: lineage{started: time.Now()}}
+	d := &daemon{Options: o, journal: journal.New(o.Log), lineage: lineage{started: time.Now()},
+		changed: make(chan struct{}, 1)}
+	d.journal.Leaving = d.objects.leaving
+	return d
 }
 
 // Run serves until ctx ends, or until another process has taken over, which is
@@ -118,7 +122,7 @@ func Run(ctx context.Context, o Options) error {
 	d.background.Go(func() { d.checks.Run(running) })
 	d.background.Go(func() { d.kernel.Run(running) })
 	d.background.Go(func() { d.reports.needPods(running) })
-	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
+	d.background.Go(func() { d.steering.watch(running, d.suspect) })
 	d.background.Go(func() { d.steering.await(running, d.agent.Offer) })
 	if d.lock == 0 { // everything was taken over
 		d.background.Go(func() { d.inheritLock(running) })

@@ -56,8 +56,13 @@ func (d *daemon) serveWeb(m *metrics.Metrics) error {
 	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.detail, m.ObserveProbe),
 		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
+	flags := make(map[string]string, len(d.Config.Settings))
+	for _, s := range d.Config.Settings {
+		flags[s.Name] = s.Value
+	}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
 		Config: c, Steering: d.steering.filter, Inside: d.web.inside,
+		Version: d.Version, Started: d.lineage.started, Flags: flags,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
 	scraped := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}

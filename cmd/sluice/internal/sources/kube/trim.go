@@ -32,7 +32,7 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 			HealthCheckNodePort:      spec.HealthCheckNodePort,
 		},
 	}
-	out.CreationTimestamp = svc.CreationTimestamp
+	out.CreationTimestamp, out.DeletionTimestamp = svc.CreationTimestamp, svc.DeletionTimestamp
 	if spec.ClusterIP == "" { // of a file
 		out.Spec.IPFamilies = spec.IPFamilies
 	}
