@@ -116,8 +116,16 @@ func (a *Agent) finish(ctx context.Context, plan *Plan) error {
 	if len(a.leaving) == 0 {
 		return err
 	}
-	held := plan.held() // which are steered where they were
-	a.leaving = slices.DeleteFunc(a.leaving, func(s *lb.Service) bool { return !held[s.ID] })
+	a.leaving = nil
+	for i := range plan.changes {
+		c := &plan.changes[i]
+		if !c.held || c.now == nothing {
+			continue
+		}
+		if left := plan.table.Lost(c.now.service); left != nil { // it is steered where it was
+			a.leaving = append(a.leaving, left)
+		}
+	}
 	a.publish()
 	return errors.Join(err, a.hold(ctx))
 }

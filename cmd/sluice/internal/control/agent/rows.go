@@ -73,17 +73,6 @@ type Plan struct {
 	pieces  map[lb.ID]*piece // those of changes, once pieceAt was called
 }
 
-// held returns the service ports that stay as they are because their engines write.
-func (p *Plan) held() map[lb.ID]bool {
-	held := make(map[lb.ID]bool)
-	for i := range p.changes {
-		if c := &p.changes[i]; c.held {
-			held[c.id()] = true
-		}
-	}
-	return held
-}
-
 func (p *Plan) keep(id lb.ID, c Choice) {
 	if p.kept == nil {
 		p.kept = make(map[lb.ID]Choice)
