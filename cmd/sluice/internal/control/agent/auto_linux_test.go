@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
-	"github.com/sluice-lb/sluice/internal/lists"
 	"github.com/sluice-lb/sluice/internal/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -196,107 +195,5 @@ func TestSteady(t *testing.T) {
 	}
 	if downs < 100 || waits < 100 {
 		t.Errorf("%d moves to cheaper paths, %d times it waited: want more", downs, waits)
-	}
-}
-
-// TestSettles: what flaps stays where it has all; when it has not for long it moves, without another change, and a
-// health check at its node port is led to it all the time.
-func TestSettles(t *testing.T) {
-	a, k, _, _ := withEngines(t)
-	nft := &inKernel{k: k, name: "nftables", intact: true}
-	a.Families[0].Engines[NFTables] = nft
-	now := int64(1)
-	a.Now, a.Mode, a.planner.window = func() int64 { return now }, Auto, 10*time.Second
-	plain := service(lb.TCP, "web", 1, 1)
-	logs := requesting(plain, "")
-	logs.Policies.IdleTimeout = 1e9
-	on := func(want Path, reason Reason, moves, unmoved uint64) {
-		t.Helper()
-		c, _ := a.Choice(plain.ID)
-		if s := a.Status(); c.Path != want || c.Reason != reason || s.Moves != moves || s.Unmoved != unmoved {
-			t.Fatalf("%+v, want %s by %s; %d moves, want %d, and %d that waited, want %d", c, want, reason, s.Moves, moves,
-				s.Unmoved, unmoved)
-		}
-	}
-	mustApply(t, a, plain)
-	on(NFTables, ByCost, 0, 0)
-	mustApply(t, a, logs)
-	on(Userspace, ByPolicy, 1, 0)
-	for n := range uint64(5) {
-		now += 9e9
-		mustApply(t, a, plain)
-		on(Userspace, BySettling, 1, n+1)
-		now += 9e9
-		mustApply(t, a, logs)
-		on(Userspace, ByPolicy, 1, n+1)
-	}
-	mustApply(t, a, plain)
-	if first := a.planner.settles(); first != now+10e9 {
-		t.Errorf("it may move at %d, want %d", first, now+10e9)
-	}
-	now += 10e9
-	mustApply(t, a, plain)
-	on(NFTables, ByCost, 2, 6)
-	if first := a.planner.settles(); first != 0 || len(nft.services) != 1 || len(k.steered) != 0 {
-		t.Errorf("then there is more to wait for at %d; in nftables %v, steered %v", first, nft.services, k.steered)
-	}
-}
-
-// TestAutoEngineFails: where an engine fails its Services go on at once, and are back with the next attempt.
-func TestAutoEngineFails(t *testing.T) {
-	a, k, ipt, _ := withEngines(t)
-	nft := &inKernel{k: k, name: "nftables", intact: true}
-	a.Families[0].Engines[NFTables] = nft
-	a.Mode, a.planner.window = Auto, time.Hour
-	nft.fail = errors.New("no memory")
-	web := service(lb.TCP, "web", 1, 1)
-	if err := a.Apply(t.Context(), Desired{Services: lists.Of([]*lb.Service{web})}); err == nil || len(ipt.services) != 1 {
-		t.Errorf("%v, in iptables %v", err, ipt.services)
-	}
-	if c, _ := a.Choice(web.ID); c.Reason != ByHost || !strings.Contains(c.Why, "no memory") {
-		t.Errorf("%+v", c)
-	}
-	nft.fail = nil
-	mustApply(t, a, web)
-	if c, _ := a.Choice(web.ID); c.Path != NFTables || len(ipt.services) != 0 {
-		t.Errorf("%+v, in iptables %v", c, ipt.services)
-	}
-}
-
-// TestAutoKeeps: it is reported once of which Services Auto keeps in user space, and because of which policy.
-func TestAutoKeeps(t *testing.T) {
-	a, _, _, _ := withEngines(t)
-	a.Mode = Auto
-	var told []string
-	a.Observe = func(at Attempt) {
-		for _, k := range at.Kept {
-			told = append(told, k.Service.Name+": "+k.Why)
-		}
-	}
-	limited, plain := service(lb.TCP, "limited", 1, 1), service(lb.TCP, "plain", 2, 1)
-	limited.Policies = &lb.Policies{MaxConnections: 5}
-	mustApply(t, a, limited, plain)
-	more := *limited
-	more.Backends = limited.Backends[:0]
-	mustApply(t, a, &more, plain)
-	if want := "limited: auto: the cheapest that has max-connections (annotation sluice.io/max-connections)"; len(told) != 1 ||
-		told[0] != want {
-		t.Errorf("told %q, want %q once", told, want)
-	}
-}
-
-// TestAutoOffload: at the end the kernel has what Auto has in user space, whatever the window is, but for what
-// endpoints have to hear.
-func TestAutoOffload(t *testing.T) {
-	a, _, ipt, _ := withEngines(t)
-	a.Mode, a.planner.window = Auto, time.Hour
-	idle, heard := service(lb.TCP, "idle", 1, 1), service(lb.TCP, "heard", 2, 1)
-	idle.Policies, heard.Policies = &lb.Policies{IdleTimeout: 1e9}, &lb.Policies{ProxyProtocol: "v1"}
-	mustApply(t, a, heard, idle)
-	if left, err := a.Offload(t.Context(), [2]bool{true, true}); left != 1 || err != nil || len(ipt.services) != 1 {
-		t.Errorf("%d left, %v, in iptables %v", left, err, ipt.services)
-	}
-	if c, _ := a.Choice(idle.ID); c.Reason != ByEnd {
-		t.Errorf("%+v", c)
 	}
 }

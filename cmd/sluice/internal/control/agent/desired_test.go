@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -24,14 +23,7 @@ func (p *piece) String() string {
 		out = append(out, text)
 	}
 	for _, e := range p.entries {
-		text := fmt.Sprint(e.Action, " ", e.Frontend)
-		if e.DropOutside {
-			text += " inside"
-		}
-		if len(e.Sources) > 0 {
-			text += fmt.Sprint(" from ", e.Sources)
-		}
-		out = append(out, text)
+		out = append(out, entryText(e))
 	}
 	if p.kernel != nil {
 		out = append(out, fmt.Sprint("kernel ", len(p.kernel.Addresses)))
@@ -85,30 +77,6 @@ func TestPiece(t *testing.T) {
 		}
 		if got := test.env.piece(table, table.At(0), test.env.choose(table.At(0))).String(); got != test.want {
 			t.Errorf("%s in mode %s: %s\nwant %s", s.Protocol, test.env.mode, got, test.want)
-		}
-	}
-}
-
-// TestHealthChecksAreLetIn: unless a Service in user space has the port.
-func TestHealthChecksAreLetIn(t *testing.T) {
-	a, k := newAgent(t)
-	check := netip.MustParseAddrPort("0.0.0.0:30053")
-	s := service(lb.TCP, "web", 1)
-	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: check})
-	f := lb.Frontend{Protocol: lb.TCP, Addr: check}
-	for _, step := range []struct {
-		services []*lb.Service
-		checks   []netip.AddrPort
-		want     redirect.Action
-	}{
-		{nil, []netip.AddrPort{check}, redirect.Accept}, {[]*lb.Service{s}, []netip.AddrPort{check}, redirect.Refuse},
-		{nil, []netip.AddrPort{check}, redirect.Accept}, {nil, nil, redirect.Pass},
-	} {
-		if err := a.Apply(t.Context(), Desired{Services: lists.Of(step.services), Checks: slices.Clone(step.checks)}); err != nil {
-			t.Fatal(err)
-		}
-		if got := k.entries[f].Action; got != step.want {
-			t.Errorf("with %d Services and %d checks the port is %s, want %s", len(step.services), len(step.checks), got, step.want)
 		}
 	}
 }

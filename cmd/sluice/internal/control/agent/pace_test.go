@@ -134,7 +134,7 @@ func TestWriteEvery(t *testing.T) {
 		web := service(lb.TCP, "web", 1, 1)
 		mustApply(t, a, web)
 		stop := running(t, a)
-		written := func() int { return len(k.steered) + len(ipt.has) }
+		written := func() int { return len(k.steered) + len(ipt.made) }
 		submit := func(services ...*lb.Service) {
 			a.Submit(Desired{Services: lists.Of(services), Changes: Changes{Services: 1}})
 			synctest.Wait()
