@@ -102,7 +102,8 @@ func (f *Family) served() bool { return f.Steer != nil || f.Addresses != nil }
 // verify returns which parts of a family are not as they were made: steering, addresses, or the data path of an engine.
 // All are asked, since only one that has looked knows that there is something to repair. repair is called with the path
 // of an engine before others are asked. An engine that writes is asked the next time.
-func (f *Family) verify(ctx context.Context, engines *[pathCount]forwarder, repair func(Path)) (changed []string, err error) {
+func (f *Family) verify(ctx context.Context, engines *[pathCount]forwarder, repair func(Path)) (changed []string,
+	err error) {
 	var errs []error
 	ask := func(part string, verify func(context.Context) (bool, error)) {
 		ok, err := verify(ctx)

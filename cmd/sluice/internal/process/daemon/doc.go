@@ -9,8 +9,8 @@
 //	control     from objects to what is to be served (control.go)
 //	steering    rules and kernel modes of each address family, and their lease (steering.go, engines.go, lease.go)
 //
-// Each of these has one job and is made by the daemon, on which none depends, in this order. Then it makes the agent, of
-// all that this works with.
+// Each of these has one job and is made by the daemon, on which none depends, in this order. Then the daemon makes the
+// agent, which works with all of them.
 //
 // Goroutines: the source's, the agent's, and one that renews the lease, all joined by Run.
 package daemon
