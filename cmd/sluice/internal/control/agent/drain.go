@@ -76,8 +76,8 @@ func (a *Agent) Drain(ctx context.Context, d lb.Drain, undo, force bool) error {
 	}
 }
 
-// attempted reports how an attempt went to those whose drains are applied. over: no engine writes, so all are. Else those
-// are for which an engine has ended twice since.
+// attempted reports how an attempt went to those whose drains are applied. over: no engine writes, so all are. Else
+// those are for which an engine has ended twice since.
 func (d *drains) attempted(goesOn, over bool, err error) {
 	n := 0
 	switch {
