@@ -120,7 +120,7 @@ type Agent struct {
 
 	want        Desired       // what the last Apply was given
 	local       []netip.Addr  // the node's addresses then
-	leaving     []*lb.Service // what is served beside planner.table, since it may still be steered
+	lost        []*lb.Service // what is served beside planner.table, since it may still be steered
 	planner     planner
 	reported    reported // what Attempt.Services have said so far
 	steering    steering
@@ -139,9 +139,9 @@ type Agent struct {
 	drains      drains
 	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
 
-	patient  bool    // changes wait for engines, however long they take: so it is at the start and at the end
-	late     Changes // on the data path but for the Services of engines that still write
-	lateLeft []left  // what engines have removed since the last change, too late for it
+	patient     bool      // changes wait for engines, however long they take: so it is at the start and at the end
+	late        Changes   // on the data path but for the Services of engines that still write
+	lateRemoved []removal // what engines have removed since the last change, too late for it
 
 	reconcileAgain bool // stale conntrack entries could not be deleted, and are to be looked for again
 }
@@ -250,7 +250,7 @@ func (a *Agent) Run(ctx context.Context) {
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
 	defer a.progress.turned(time.Time{})
-	defer func() { _ = a.settleJobs(context.Background()) }() // ctx has ended, and that of the engines with it
+	defer func() { _ = a.waitForJobs(context.Background()) }() // ctx has ended, and that of the engines with it
 	a.pace.period = a.WriteEvery
 	var retry, due, look, settled <-chan time.Time
 	wait, failed := retryMin, true // failed: the last attempt, which is made again anyway, or there has been none yet
@@ -284,7 +284,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case o := <-a.offers:
 			a.Families[o.at] = o.family
 		case <-a.jobEnded:
-			if !a.lateEnded() {
+			if !a.anyLateDone() {
 				continue
 			}
 		case <-a.ejected:
@@ -302,7 +302,7 @@ func (a *Agent) Run(ctx context.Context) {
 		}
 		retry, due, settled = nil, nil, nil
 		want := a.want // what the start has applied
-		if next := a.progress.take(&a.applying); next != nil {
+		if next := a.progress.latest(&a.applying); next != nil {
 			want = *next
 		}
 		later, err := a.apply(ctx, want)

@@ -20,7 +20,7 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.mu.Lock()
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
-	a.progress.take(&a.applying)
+	a.progress.latest(&a.applying)
 	a.patient = true
 	for len(a.offers) > 0 {
 		o := <-a.offers
@@ -41,7 +41,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	defer resume()
 	start, attempt := time.Now(), new(Attempt)
 	defer func() {
-		if !attempt.put {
+		if !attempt.deferred {
 			a.end(attempt, start, err)
 		}
 	}()
@@ -49,12 +49,12 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
 	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks, Hosts: want.Hosts}
-	attempt.goesOn = a.endLate()
-	if attempt.goesOn {
+	attempt.adopts = a.collectLate()
+	if attempt.adopts {
 		attempt.Changes.add(&a.late)
 	}
-	// What has been written is taken into use without the pace. What is new then has an attempt of its own.
-	a.planner.resting = attempt.goesOn && !a.patient && !a.damaged
+	// An engine has ended late: use what it has written, and pass nothing new. That has an attempt of its own.
+	a.planner.adopting = attempt.adopts && !a.patient && !a.damaged
 	env := a.environment()
 	services := a.drained(env.served(want.Services.AppendTo(nil)))
 	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
@@ -64,9 +64,9 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	if a.damaged {
 		defer a.looks.spend(start) // this bounds repairs, which do not wait
 	}
-	if writes && !a.planner.resting {
+	if writes && !a.planner.adopting {
 		if wait := a.pace.wait(start); wait > 0 && !a.damaged {
-			attempt.put = true
+			attempt.deferred = true
 			a.progress.deferred()
 			return wait, nil
 		}
@@ -74,7 +74,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.requestTransparency(plan)
-	a.carry(ctx, plan)
+	a.handClients(ctx, plan)
 	a.report(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
 		a.rewrite() // what is about to go may still be steered: it stays
@@ -84,10 +84,10 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.progress.applied(plan)
 	attempt.Services = a.reported.changes(plan.table)
 	a.planner.executed(plan, lacking)
-	a.patient = false // by now it is known where each Service is, and may stay
+	a.patient = false // from now on each row has a piece to stay on
 	a.planner.whole = a.unsynced()
-	if a.planner.resting && len(a.planner.dirty) > 0 {
-		attempt.rests, wait = true, max(a.pace.wait(time.Now()), time.Nanosecond)
+	if a.planner.adopting && len(a.planner.dirty) > 0 {
+		attempt.partial, wait = true, max(a.pace.wait(time.Now()), time.Nanosecond)
 	}
 	return wait, errors.Join(holdErr, planErr, finishErr)
 }
@@ -102,39 +102,39 @@ func (a *Agent) report(plan *Plan, attempt *Attempt) {
 
 // finish removes what a plan does not need any more, now that clients are steered to what it has brought.
 func (a *Agent) finish(ctx context.Context, plan *Plan) error {
-	err := a.leave(ctx, plan)
+	err := a.dropMoved(ctx, plan)
 	unwanted := a.sockets.unwanted(plan)
 	ended := a.sockets.goOn(unwanted, func(f lb.Frontend) bool {
 		p, _ := a.planner.pieceAt(plan, f)
 		return p.kernel != nil && !a.offload[family(f.Addr.Addr().Is6())]
 	})
-	a.sockets.leave()
+	a.sockets.moveFlows()
 	a.reconcile(plan, ended)
 	a.sockets.settle()
 	a.sockets.closeAll(unwanted)
 	a.retire()
-	if len(a.leaving) == 0 {
+	if len(a.lost) == 0 {
 		return err
 	}
-	a.leaving = nil
+	a.lost = nil
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if !c.held || c.now == nothing {
+		if !c.postponed || c.now == nothing {
 			continue
 		}
 		if left := plan.table.Lost(c.now.service); left != nil { // it is steered where it was
-			a.leaving = append(a.leaving, left)
+			a.lost = append(a.lost, left)
 		}
 	}
 	a.publish()
-	return errors.Join(err, a.hold(ctx))
+	return errors.Join(err, a.holdAddresses(ctx))
 }
 
 // publish makes the planner's table the current one, with the addresses beside it that are about to go.
 func (a *Agent) publish() {
 	table := a.planner.table
-	if len(a.leaving) > 0 {
-		table = table.Beside(a.leaving)
+	if len(a.lost) > 0 {
+		table = table.Beside(a.lost)
 	}
 	a.LB.Update(table)
 	a.tableChanged()
@@ -188,7 +188,7 @@ func (e *environment) served(services []*lb.Service) []*lb.Service {
 func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.Service, node lb.Node) error {
 	delta, refused := a.planner.next(services, node, env)
 	a.reported.note(&delta)
-	was := a.leaving
+	was := a.lost
 	a.noteLosers(&delta)
 	if delta.Whole {
 		was = a.LB.Table().Services()
@@ -203,13 +203,13 @@ func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.S
 		}
 	}
 	table := a.planner.table
-	a.leaving = nil
+	a.lost = nil
 	for _, s := range was {
 		if left := table.Lost(s); left != nil {
-			a.leaving = append(a.leaving, left)
+			a.lost = append(a.lost, left)
 		}
 	}
-	err := a.hold(ctx)
+	err := a.holdAddresses(ctx)
 	a.publish()
 	a.logRefused(refused)
 	return err
@@ -230,17 +230,17 @@ func (a *Agent) logRefused(err error) {
 	a.refused = err.Error()
 }
 
-// hold makes the host hold the addresses of the Services, each one while any port of it is
+// holdAddresses makes the host hold the addresses of the Services, each one while any port of it is
 // in use, whether it has endpoints or not: a client is refused by the host that has the
 // address and no socket, and not at all if no host has it.
-func (a *Agent) hold(ctx context.Context) error {
+func (a *Agent) holdAddresses(ctx context.Context) error {
 	var errs []error
 	for i, f := range a.Families {
 		if f.Addresses == nil {
 			continue
 		}
 		var addrs []netip.Addr
-		for _, list := range [][]*lb.Service{a.planner.table.Services(), a.leaving} {
+		for _, list := range [][]*lb.Service{a.planner.table.Services(), a.lost} {
 			for _, s := range list {
 				if family(s.IPv6) != i {
 					continue
@@ -280,7 +280,7 @@ var errUnsettled = errors.New("what decides about Services does not come to rest
 // prepare passes the Services of a plan to the engines, and opens its sockets. Where that
 // decides about Services, as when an engine fails or takes long, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
-func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*servicePort, err error) {
+func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*row, err error) {
 	for replans := 0; ; {
 		for a.join(ctx, plan) { // at the most once for each engine
 			plan = a.planner.plan(a.environment())
@@ -305,7 +305,7 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
 	had := make(map[lb.Frontend]bool)
 	for i := range plan.changes {
-		if plan.changes[i].held {
+		if plan.changes[i].postponed {
 			continue
 		}
 		old, now := plan.changes[i].old, plan.changes[i].now
@@ -379,7 +379,7 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
 	waiting := a.writing()
-	if waiting.IsZero() && attempt.rests {
+	if waiting.IsZero() && attempt.partial {
 		waiting = start
 	}
 	switch {
@@ -390,7 +390,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	default:
 		a.late.add(&a.applying)
 	}
-	a.drains.attempted(attempt.goesOn, err != nil || waiting.IsZero(), err)
+	a.drains.attempted(attempt.adopts, err != nil || waiting.IsZero(), err)
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
 	attempt.Shortages, a.sockets.shortages = a.sockets.shortages, nil
 	attempt.Losers, a.losers = a.losers, nil
@@ -401,7 +401,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.Conflicts, s.Short = len(a.sockets.conflicts), len(a.sockets.short)
-	tries := err == nil && !waiting.IsZero() && !attempt.goesOn && s.LastError != nil // what has failed, and may again
+	tries := err == nil && !waiting.IsZero() && !attempt.adopts && s.LastError != nil // what has failed, and may again
 	if !tries {
 		s.LastError = err
 	}

@@ -132,14 +132,6 @@ func (c *change) kept() bool {
 	return is(&c.now.choice) && (!is(&c.old.choice) || c.now.choice.Why != c.old.choice.Why)
 }
 
-// waits reports whether a change is one to a cheaper path that waits from now on.
-func (c *change) waits() bool { return c.now.choice.until != 0 && c.old.choice.until == 0 }
-
-// moves reports whether a change is a move to another path.
-func (c *change) moves() bool {
-	return c.old != nothing && c.now != nothing && c.old.choice.Path != c.now.choice.Path
-}
-
 // settles returns when the first Service that waits may move; 0: none waits.
 func (p *planner) settles() (first int64) {
 	for _, x := range p.dirty {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -56,8 +57,8 @@ func (e *environment) piece(table *lb.Table, s *lb.Service, on Choice) *piece {
 	for i := range s.Addresses {
 		addr := &s.Addresses[i]
 		inside, outside := s.Verdicts(*addr)
-		if p.choice.Path == Userspace && e.holds(s) {
-			inside, outside = held(inside), held(outside)
+		if p.choice.Path == Userspace && e.clientsWait(s) {
+			inside, outside = waiting(inside), waiting(outside)
 		}
 		for _, f := range e.frontends(table, s, addr) {
 			e.serve(p, f, addr, inside, outside)
@@ -66,14 +67,14 @@ func (e *environment) piece(table *lb.Table, s *lb.Service, on Choice) *piece {
 	return p
 }
 
-// holds reports whether clients of a service wait in user space while there is no endpoint.
-func (e *environment) holds(s *lb.Service) bool {
+// clientsWait reports whether clients of a service wait in user space while there is no endpoint.
+func (e *environment) clientsWait(s *lb.Service) bool {
 	hold := s.Requests().Hold
 	return hold > 0 || hold == 0 && e.hold
 }
 
-// held returns what becomes of clients at an address where those that would be refused wait.
-func held(v lb.Verdict) lb.Verdict {
+// waiting returns what becomes of clients at an address where those that would be refused wait.
+func waiting(v lb.Verdict) lb.Verdict {
 	if v == lb.Refuse {
 		return lb.Serve
 	}
@@ -157,5 +158,32 @@ func (e *environment) concrete(table *lb.Table, s *lb.Service) *lb.Service {
 			out.Addresses = append(out.Addresses, served)
 		}
 	}
+	return &out
+}
+
+// choose decides the path of a Service, as choose does, unless this process ends.
+func (e *environment) choose(s *lb.Service) Choice {
+	can := &e.can[family(s.IPv6)]
+	c := choose(s, e.mode, can, &e.given)
+	if c.Path != Userspace || policies.NeedsUserspace(s) != nil || !e.offload[family(s.IPv6)] {
+		return c
+	}
+	for _, path := range []Path{NFTables, IPTables} {
+		if can[path] == nil {
+			c.Path, c.Reason, c.Why, c.Offloaded = path, ByEnd, "this process ends", true
+			return c
+		}
+	}
+	return c
+}
+
+// available returns which paths there are for a Service.
+func (e *environment) available(s *lb.Service) abilities { return e.can[family(s.IPv6)].of(s) }
+
+// masqueraded returns a service whose endpoints see this node as the client, as in user space: they may have no way
+// back to the client but by this node.
+func masqueraded(s *lb.Service) *lb.Service {
+	out := *s
+	out.Masquerade = true
 	return &out
 }

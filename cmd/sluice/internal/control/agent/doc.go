@@ -1,7 +1,7 @@
 // Package agent applies what is requested, a set of Services after the other, to the data path: table, sockets,
 // steering and the kernel's forwarding.
 //
-// lb.Table.Next says which Services differ (lb.Delta). Only their rows are looked at (servicePort). A pure function
+// lb.Table.Next says which Services differ (lb.Delta). Only their rows are looked at (row). A pure function
 // (environment.piece) says what a row comes to, and what differs from the piece that is applied is the Plan. Its steps
 // are in this order, so that no packet is steered at a socket that is not there, and no socket asks for a Service that
 // the table does not have:
@@ -16,7 +16,7 @@
 //  8. table: the new Services alone
 //
 // A change waits for an engine for 100 ms (patience). An engine that takes longer writes beside the table: its rows are
-// held, or go on as the engine has them, and Run takes another turn when it has ended.
+// postponed, or go on as the engine has them, and Run takes another turn when it has ended.
 //
 // A Service that moves from one path to another is on both in between. A new flow takes the one that comes first:
 // steering, queue, nftables, iptables, ipvs. Where the host holds the service addresses there is no steering: it gets
@@ -26,12 +26,13 @@
 // Endpoints that an operator drains (Agent.Drain) are marked in what is desired before all this, so that every path has
 // them as those with a weight of 0.
 //
-// After an error the data path serves both what was and what is to be, as far as it got. The next attempt computes and
-// writes everything anew. Rules that another program has changed are repaired the same way.
+// After an error of steering the data path serves both what was and what is to be, as far as it got, and the next
+// attempt computes and writes everything anew. So are rules repaired that another program has changed. The Services of
+// an engine that fails go to user space, and those that lack a socket are looked at again.
 //
 // At the end [Agent.Offload] moves what user space has to path nftables, or else iptables, as any move, and
 // [Agent.Withdraw] closes the sockets. The next process finds what it left by [Engine] Leftover, and moves it back.
 //
-// Agent.Run is one goroutine's whole work. Everything but Submit, Drain, Status and NodeAddrs belongs to it, or to that
-// of Offload afterwards. Each Sync of an engine is a goroutine, which Run, Pause and Apply wait for.
+// Agent.Run is one goroutine's whole work. What does not say that it may be called from anywhere belongs to it, or to
+// that of Offload afterwards. Each Sync of an engine is a goroutine. The end of Run, Pause and Apply wait for it.
 package agent

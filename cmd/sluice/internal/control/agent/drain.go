@@ -78,12 +78,12 @@ func (a *Agent) Drain(ctx context.Context, d lb.Drain, undo, force bool) error {
 
 // attempted reports how an attempt went to those whose drains are applied. over: no engine writes, so all are. Else
 // those are for which an engine has ended twice since.
-func (d *drains) attempted(goesOn, over bool, err error) {
+func (d *drains) attempted(adopts, over bool, err error) {
 	n := 0
 	switch {
 	case over:
 		n = d.taken
-	case goesOn:
+	case adopts:
 		n = d.begun
 	}
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *drains) attempted(goesOn, over bool, err error) {
 		r.done <- err
 	}
 	d.asked, d.taken, d.begun = slices.Delete(d.asked, 0, n), d.taken-n, d.begun-min(n, d.begun)
-	if goesOn {
+	if adopts {
 		d.begun = d.taken
 	}
 }

@@ -41,8 +41,8 @@ func (e *forwarder) delta(plan *Plan, leave, steered bool) (d lb.Delta) {
 			continue
 		}
 		was, now := c.port.passed[e.path], e.wants(c.now)
-		left := steered && c.old != nothing && c.old.choice.Path != e.path // with a change before
-		if was != nil && now == nil && !leave && c.now != nothing && !left {
+		movedBefore := steered && c.old != nothing && c.old.choice.Path != e.path
+		if was != nil && now == nil && !leave && c.now != nothing && !movedBefore {
 			now = disowned(was, plan.table)
 		}
 		d.Note(was, now)
@@ -76,16 +76,16 @@ func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) error {
 			return fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
 		}
 		if left {
-			e.keep(plan, a)
+			e.adoptLeftovers(plan, a)
 		}
 	}
 	return e.sync(ctx, a, d, plan)
 }
 
-// keep makes the engine have what user space is to forward, too: an earlier process may have left it here, and it
-// leaves when it is steered. What that one has forwarded in user space until now is not to be here for a moment: its
+// adoptLeftovers makes the engine have what user space is to forward, too. An earlier process may have left it here, and
+// it goes when it is steered. What that process forwarded in user space until now is not to be here for a moment: its
 // UDP flows would move.
-func (e *forwarder) keep(plan *Plan, a *Agent) {
+func (e *forwarder) adoptLeftovers(plan *Plan, a *Agent) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
 		if p := c.now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 &&
@@ -95,12 +95,12 @@ func (e *forwarder) keep(plan *Plan, a *Agent) {
 	}
 }
 
-// leave makes the engine drop what is on another path now, once that path has it. One that
+// dropMoved makes the engine drop what is on another path now, once that path has it. One that
 // has nothing to do is called once, since there may be something left of an earlier process.
 // After a failure it keeps what it has.
-func (e *forwarder) leave(ctx context.Context, a *Agent, plan *Plan) error {
+func (e *forwarder) dropMoved(ctx context.Context, a *Agent, plan *Plan) error {
 	d := e.delta(plan, true, true)
-	if e.failed != nil || e.job != nil || a.planner.resting || len(d.Removed) == 0 && e.synced {
+	if e.failed != nil || e.job != nil || a.planner.adopting || len(d.Removed) == 0 && e.synced {
 		return nil
 	}
 	return e.sync(ctx, a, d, plan)
@@ -178,10 +178,11 @@ func (a *Agent) engines() (out []*forwarder) {
 
 // join makes the engines that have not failed forward what is on their paths from now on. Services whose engine fails
 // go to where they would be without it; it is tried again with the next attempt. Their rules may be half there. That
-// does no harm: steering comes first. Services whose engine takes long stay where they are. replan: there are any.
+// does no harm: steering comes first. Services whose engine takes long stay where they are. replan: an engine has
+// failed, or still writes.
 func (a *Agent) join(ctx context.Context, plan *Plan) (replan bool) {
 	for _, e := range a.engines() {
-		if e.failed != nil || e.job != nil || a.planner.resting {
+		if e.failed != nil || e.job != nil || a.planner.adopting {
 			continue
 		}
 		err := e.join(ctx, a, plan)
@@ -192,21 +193,21 @@ func (a *Agent) join(ctx context.Context, plan *Plan) (replan bool) {
 	return replan
 }
 
-// leave makes the engines drop what is on other paths.
-func (a *Agent) leave(ctx context.Context, plan *Plan) error {
+// dropMoved makes the engines drop what is on other paths.
+func (a *Agent) dropMoved(ctx context.Context, plan *Plan) error {
 	var errs []error
 	for _, e := range a.engines() {
-		errs = append(errs, e.leave(ctx, a, plan))
+		errs = append(errs, e.dropMoved(ctx, a, plan))
 	}
 	return errors.Join(errs...)
 }
 
-// carry hands over which backends the clients of Services with affinity are at, while the
+// handClients hands over which backends the clients of Services with affinity are at, while the
 // new path is there and the old one still has the new connections. A client that comes for the
 // first time before that ends may be sent elsewhere. The Balancer is on the way from one engine
 // to another. What cannot be handed over keeps no Service from moving: its clients may get
 // other backends, once.
-func (a *Agent) carry(ctx context.Context, plan *Plan) {
+func (a *Agent) handClients(ctx context.Context, plan *Plan) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
 		s, from, to := c.now.service, c.old.choice.Path, c.now.choice.Path

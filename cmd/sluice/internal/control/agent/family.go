@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-lb/sluice/tcp"
 )
 
-// Engine forwards Services of one address family in the kernel
-// (the Engines of kernelmodes/nftables, kernelmodes/iptables and kernelmodes/ipvs).
+// Engine forwards Services of one address family in the kernel (the Engines of kernelmodes/nftables, which is that of
+// path queue, too, kernelmodes/iptables and kernelmodes/ipvs). The daemon calls its Probe and Cleanup.
 type Engine interface {
 	// Sync changes what is forwarded. Node ports have the addresses on which they are
 	// served. After an error the change still counts, and the next Sync writes everything.

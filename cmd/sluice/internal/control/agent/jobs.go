@@ -17,12 +17,12 @@ const patience = 100 * time.Millisecond
 
 // job is a Sync of an engine that runs.
 type job struct {
-	began time.Time
-	done  chan struct{} // closed at its end, after err was set
-	err   error
-	left  []*lb.Service         // that it removes
-	had   map[lb.ID]*lb.Service // what the engine had of each Service that differs; nil: nothing
-	mends bool                  // another program has changed our rules
+	began   time.Time
+	done    chan struct{} // closed at its end, after err was set
+	err     error
+	removes []*lb.Service         // that it removes
+	had     map[lb.ID]*lb.Service // what the engine had of each Service that differs; nil: nothing
+	mends   bool                  // another program has changed our rules
 }
 
 // ended reports whether the job is over.
@@ -35,13 +35,13 @@ func (j *job) ended() bool {
 	}
 }
 
-// begin lets the engine write, which is to have no job, and waits for it as long as the change may. removed are the
-// Services that it is not to have any more. The job of one that takes longer stays.
+// begin lets an engine write that has no job, and waits for it: for patience at the most, unless the agent is patient.
+// removed are the Services that the engine is not to have any more. If it takes longer it keeps its job.
 func (a *Agent) begin(ctx context.Context, e *forwarder, d lb.Delta, removed []*lb.Service) error {
 	if a.Forwarding != nil {
 		a.Forwarding(&d)
 	}
-	j := &job{began: time.Now(), done: make(chan struct{}), left: removed, mends: a.damaged}
+	j := &job{began: time.Now(), done: make(chan struct{}), removes: removed, mends: a.damaged}
 	e.job, e.synced = j, true // until it fails
 	engine, node := e.engine, e.node
 	go func() {
@@ -75,7 +75,7 @@ func (a *Agent) begin(ctx context.Context, e *forwarder, d lb.Delta, removed []*
 		j.had[c.New.ID] = c.Old
 	}
 	for _, s := range removed {
-		j.had[s.ID] = nil // not for long
+		j.had[s.ID] = nil // it may be there still
 	}
 	return nil
 }
@@ -89,8 +89,8 @@ func (e *forwarder) end() error {
 	return err
 }
 
-// serves returns a service port as the engine has it for certain while it may be writing; nil: it may have nothing.
-func (e *forwarder) serves(x *servicePort) *lb.Service {
+// serves returns a service port as the engine had it before its job, or has it if it has no job; nil: it had nothing.
+func (e *forwarder) serves(x *row) *lb.Service {
 	if e.job != nil {
 		if had, differs := e.job.had[x.id()]; differs {
 			return had
@@ -99,9 +99,9 @@ func (e *forwarder) serves(x *servicePort) *lb.Service {
 	return x.passed[e.path]
 }
 
-// endLate notes what has become of the jobs for which no change has waited, and reports whether any has ended. The
+// collectLate notes what has become of the jobs for which no change has waited, and reports whether any has ended. The
 // Services of an engine that has failed go elsewhere with the change that begins.
-func (a *Agent) endLate() (any bool) {
+func (a *Agent) collectLate() (any bool) {
 	for _, e := range a.engines() {
 		e.failed = nil // those that did not work are tried again
 		if e.job == nil || !e.job.ended() {
@@ -110,7 +110,7 @@ func (a *Agent) endLate() (any bool) {
 		if any = true; e.job.mends {
 			a.looks.spend(e.job.began.Add(patience)) // until then a change has waited, which counts
 		}
-		a.lateLeft = append(a.lateLeft, left{e.path, e.job.left})
+		a.lateRemoved = append(a.lateRemoved, removal{e.path, e.job.removes})
 		if err := e.end(); err != nil && !errors.Is(err, context.Canceled) { // as Run has ended
 			a.fail(e, err)
 		}
@@ -119,8 +119,8 @@ func (a *Agent) endLate() (any bool) {
 	return any
 }
 
-// left is what an engine has removed after the change that has requested it.
-type left struct {
+// removal is what an engine has removed after the change that has requested it.
+type removal struct {
 	path     Path
 	services []*lb.Service
 }
@@ -151,13 +151,13 @@ func (a *Agent) writing() (since time.Time) {
 	return since
 }
 
-// lateEnded reports whether a job has ended for which no change has waited.
-func (a *Agent) lateEnded() bool {
+// anyLateDone reports whether a job has ended for which no change has waited.
+func (a *Agent) anyLateDone() bool {
 	return slices.ContainsFunc(a.engines(), func(e *forwarder) bool { return e.job != nil && e.job.ended() })
 }
 
-// settleJobs waits until no engine writes. No change is being applied meanwhile.
-func (a *Agent) settleJobs(ctx context.Context) error {
+// waitForJobs waits until no engine writes. No change is being applied meanwhile.
+func (a *Agent) waitForJobs(ctx context.Context) error {
 	for i := range a.forwarders {
 		for path := range a.forwarders[i] {
 			j := a.forwarders[i][path].job
@@ -172,80 +172,4 @@ func (a *Agent) settleJobs(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// hold keeps changes back that need engines which write, and those that have an address in common with them: each
-// stays as it is.
-func (p *planner) hold(changes []change) {
-	var waits []int
-	for i := range changes {
-		if !p.ready(&changes[i]) {
-			changes[i].held = true
-			waits = append(waits, i)
-		}
-	}
-	if len(waits) == 0 {
-		return
-	}
-	at := make(map[lb.Frontend][]int)
-	for i := range changes {
-		changes[i].frontends(func(f lb.Frontend) { at[f] = append(at[f], i) })
-	}
-	for len(waits) > 0 {
-		c := &changes[waits[0]]
-		waits = waits[1:]
-		c.frontends(func(f lb.Frontend) {
-			for _, i := range at[f] {
-				if !changes[i].held {
-					changes[i].held = true
-					waits = append(waits, i)
-				}
-			}
-		})
-		c.now, c.lags = c.old, false
-	}
-}
-
-// ready reports whether a change can be carried out now. It goes on with what its engine has of the Service if that
-// has the same addresses. Clients with affinity are handed over when no engine writes.
-func (p *planner) ready(c *change) bool {
-	for _, path := range kernelPaths {
-		e := &p.engines[family(c.id().IPv6)][path]
-		if e.job == nil && !p.resting {
-			continue
-		}
-		to := c.now.choice.Path
-		if c.moves() && c.now.service.AffinityTimeout > 0 && (path == to || path == c.old.choice.Path) {
-			return false
-		}
-		if path != to {
-			continue
-		}
-		has := e.serves(c.port)
-		if has == nil || !has.SameAddresses(c.now.kernel) {
-			return false
-		}
-		if !has.Equal(c.now.kernel) {
-			c.now.kernel, c.lags = has, true
-		}
-	}
-	return true
-}
-
-// frontends calls do for the frontends that a change is about, some of them more than once.
-func (c *change) frontends(do func(lb.Frontend)) {
-	for _, p := range []*piece{c.old, c.now} {
-		for i := range p.entries {
-			do(p.entries[i].Frontend)
-		}
-		for _, so := range p.sockets {
-			do(so.frontend)
-		}
-		if p.kernel == nil {
-			continue
-		}
-		for _, addr := range p.kernel.Addresses {
-			do(lb.Frontend{Protocol: p.kernel.Protocol, Addr: addr.Addr})
-		}
-	}
 }

@@ -3,9 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/policies"
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // Offload moves to path nftables, or else iptables, what user space forwards in the families of which the kernel
@@ -17,7 +14,7 @@ import (
 func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err error) {
 	a.offload, a.pace.period, a.patient = forwards, 0, true
 	want := a.want
-	if next := a.progress.take(&a.applying); next != nil {
+	if next := a.progress.latest(&a.applying); next != nil {
 		want = *next
 	}
 	_, err = a.apply(ctx, want) // without a pace there is nothing to wait for
@@ -29,9 +26,9 @@ func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err er
 	return left, err
 }
 
-// Leave has the kernel know the clients with affinity of path queue, for which it is to choose from now on: this
+// HandClients has the kernel know the clients with affinity of path queue, for which it is to choose from now on: this
 // process is to end. It is for after Run.
-func (a *Agent) Leave(ctx context.Context) error {
+func (a *Agent) HandClients(ctx context.Context) error {
 	resume, err := a.Pause(ctx)
 	if err != nil {
 		return fmt.Errorf("leave clients to the kernel: %w", err)
@@ -63,31 +60,4 @@ func (a *Agent) Withdraw(ctx context.Context) error {
 		a.Proxy.Unlisten(at)
 	}
 	return nil
-}
-
-// choose decides the path of a Service.
-func (e *environment) choose(s *lb.Service) Choice {
-	can := &e.can[family(s.IPv6)]
-	c := choose(s, e.mode, can, &e.given)
-	if c.Path != Userspace || policies.NeedsUserspace(s) != nil || !e.offload[family(s.IPv6)] {
-		return c
-	}
-	for _, path := range []Path{NFTables, IPTables} {
-		if can[path] == nil {
-			c.Path, c.Reason, c.Why, c.Offloaded = path, ByEnd, "this process ends", true
-			return c
-		}
-	}
-	return c
-}
-
-// available returns which paths there are for a Service.
-func (e *environment) available(s *lb.Service) abilities { return e.can[family(s.IPv6)].of(s) }
-
-// masqueraded returns a service whose endpoints see this node as the client, as in user space: they may have no way
-// back to the client but by this node.
-func masqueraded(s *lb.Service) *lb.Service {
-	out := *s
-	out.Masquerade = true
-	return &out
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-lb/sluice/redirect"
 )
 
-// servicePort is a service port that is applied, or is to be.
-type servicePort struct {
+// row is a service port that is applied, or is to be.
+type row struct {
 	service *lb.Service // of the table
 	gone    bool        // from the table, which had this last
 	piece   *piece      // that is applied, or nothing
@@ -32,10 +32,10 @@ type said struct {
 	loses    bool                 // addresses to others
 }
 
-func (x *servicePort) id() lb.ID { return x.service.ID }
+func (x *row) id() lb.ID { return x.service.ID }
 
 // elsewhere reports whether an engine is to lose it.
-func (x *servicePort) elsewhere() bool {
+func (x *row) elsewhere() bool {
 	for path, s := range x.passed {
 		if s != nil && Path(path) != x.piece.choice.Path {
 			return true
@@ -46,10 +46,10 @@ func (x *servicePort) elsewhere() bool {
 
 // change is a service port whose piece may be another one.
 type change struct {
-	port     *servicePort
-	old, now *piece
-	held     bool // it waits for an engine that writes, or for one that does, and stays as it is
-	lags     bool // it goes on with what its engine has of it, until that has written the rest
+	port      *row
+	old, now  *piece
+	postponed bool // it waits for an engine that writes, or for a change that does, and stays as it is
+	lags      bool // it goes on with what its engine has of it, until that has written the rest
 }
 
 func (c *change) id() lb.ID { return c.port.id() }
@@ -69,20 +69,20 @@ type Plan struct {
 	table   *lb.Table
 	node    lb.Node
 	env     environment
-	kept    map[lb.ID]Choice // of Services that would be elsewhere by now (settling)
+	delayed map[lb.ID]Choice // of Services that would be elsewhere by now (settling)
 	pieces  map[lb.ID]*piece // those of changes, once pieceAt was called
 }
 
-func (p *Plan) keep(id lb.ID, c Choice) {
-	if p.kept == nil {
-		p.kept = make(map[lb.ID]Choice)
+func (p *Plan) delay(id lb.ID, c Choice) {
+	if p.delayed == nil {
+		p.delayed = make(map[lb.ID]Choice)
 	}
-	p.kept[id] = c
+	p.delayed[id] = c
 }
 
 // choose decides the path of a Service.
 func (p *Plan) choose(s *lb.Service) Choice {
-	if c, ok := p.kept[s.ID]; ok {
+	if c, ok := p.delayed[s.ID]; ok {
 		return c
 	}
 	return p.env.choose(s)
@@ -95,18 +95,18 @@ func (p *Plan) writes() bool {
 
 // planner remembers what is applied, and which service ports are to be looked at.
 type planner struct {
-	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
-	engines *[2][pathCount]forwarder      // by family
-	resting bool                          // engines are passed nothing in this attempt
+	healthy  func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
+	engines  *[2][pathCount]forwarder      // by family
+	adopting bool                          // engines are passed nothing in this attempt
 	settling
 
 	table *lb.Table // what is requested; nil: nothing is yet
 	prior *lb.Table // whose owners keep their addresses in the first table; nil: there is none
 	node  lb.Node
 	env   environment
-	ports map[lb.ID]*servicePort
+	ports map[lb.ID]*row
 	mu    sync.RWMutex // held to write ports and their pieces, and by other goroutines to read them
-	dirty []*servicePort
+	dirty []*row
 	whole bool // all pieces may be others
 }
 
@@ -148,7 +148,7 @@ func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ports == nil {
-		p.ports = make(map[lb.ID]*servicePort)
+		p.ports = make(map[lb.ID]*row)
 	}
 	p.table, p.node = table, node
 	if delta.Whole {
@@ -184,14 +184,14 @@ func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (
 func (p *planner) note(s *lb.Service, gone bool) {
 	x := p.ports[s.ID]
 	if x == nil {
-		x = &servicePort{piece: nothing}
+		x = &row{piece: nothing}
 		p.ports[s.ID] = x
 	}
 	x.service, x.gone = s, gone
 	p.mark(x)
 }
 
-func (p *planner) mark(x *servicePort) {
+func (p *planner) mark(x *row) {
 	if !x.dirty {
 		x.dirty = true
 		p.dirty = append(p.dirty, x)
@@ -234,7 +234,7 @@ func (p *planner) plan(env *environment) *Plan {
 	plan := &Plan{whole: p.whole || !reflect.DeepEqual(env, &p.env), table: p.table, node: p.node, env: *env}
 	ports := p.dirty
 	if plan.whole {
-		ports = make([]*servicePort, 0, len(p.ports))
+		ports = make([]*row, 0, len(p.ports))
 		for i := range p.table.Len() {
 			ports = append(ports, p.ports[p.table.At(i).ID])
 		}
@@ -250,7 +250,7 @@ func (p *planner) plan(env *environment) *Plan {
 		if !x.gone {
 			choice := p.steady(x.service, x.piece.choice, env.choose(x.service), env)
 			if choice.until != 0 {
-				plan.keep(x.service.ID, choice)
+				plan.delay(x.service.ID, choice)
 			}
 			now = env.piece(p.table, x.service, choice)
 			if now.kernel != nil && p.healthy != nil {
@@ -259,18 +259,18 @@ func (p *planner) plan(env *environment) *Plan {
 		}
 		plan.changes[i] = change{port: x, old: x.piece, now: now}
 	}
-	p.hold(plan.changes)
+	p.postpone(plan.changes)
 	return plan
 }
 
 // executed notes that a plan is executed. The service ports of lacking are looked at again, and those that settle.
-func (p *planner) executed(plan *Plan, lacking []*servicePort) {
+func (p *planner) executed(plan *Plan, lacking []*row) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		c.port.piece, c.port.dirty, c.port.behind = c.now, false, c.held || c.lags
-		if c.port.gone && !c.held && !c.port.elsewhere() {
+		c.port.piece, c.port.dirty, c.port.behind = c.now, false, c.postponed || c.lags
+		if c.port.gone && !c.postponed && !c.port.elsewhere() {
 			delete(p.ports, c.id())
 		}
 	}
@@ -284,4 +284,26 @@ func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 			p.mark(c.port)
 		}
 	}
+}
+
+// delayed reports whether a change is one to a cheaper path that waits from now on.
+func (c *change) delayed() bool { return c.now.choice.until != 0 && c.old.choice.until == 0 }
+
+// moves reports whether a change is a move to another path.
+func (c *change) moves() bool {
+	return c.old != nothing && c.now != nothing && c.old.choice.Path != c.now.choice.Path
+}
+
+// Choice returns the path of a service port as it was applied last, and why it is that; false: that is not known, since
+// there is no such port, it is not applied yet, or another process has applied it. It may be called from anywhere.
+func (a *Agent) Choice(id lb.ID) (Choice, bool) {
+	a.planner.mu.RLock()
+	defer a.planner.mu.RUnlock()
+	x := a.planner.ports[id]
+	if x == nil {
+		return Choice{}, false
+	}
+	c := x.piece.choice
+	c.Writing = x.behind
+	return c, x.piece != nothing
 }

@@ -56,12 +56,12 @@ type Conflict struct {
 // provide opens what a plan needs and is not open yet. It returns the service ports that lack
 // any; the error says why proxy ports are. That another program has a node port or an address
 // is a conflict, and that file descriptors are few a shortage; these touch nothing else.
-func (s *sockets) provide(plan *Plan) (lacking []*servicePort, err error) {
+func (s *sockets) provide(plan *Plan) (lacking []*row, err error) {
 	var errs []error
 	for _, c := range plan.changes {
 		for _, so := range c.now.sockets {
 			if !so.proxy {
-				if !s.hold(so.frontend, c.id()) {
+				if !s.listenAt(so.frontend, c.id()) {
 					lacking = append(lacking, c.port)
 				}
 			} else if err := s.listen(so.frontend, c.id()); err != nil {
@@ -109,9 +109,9 @@ func (s *sockets) listen(f lb.Frontend, id lb.ID) error {
 	return nil
 }
 
-// leave moves flows to the proxy ports that they are steered to from now on. What arrives at those before is lost until
-// conntrack's entries are deleted.
-func (s *sockets) leave() {
+// moveFlows moves flows to the proxy ports that they are steered to from now on. What arrives at those before is lost
+// until conntrack's entries are deleted.
+func (s *sockets) moveFlows() {
 	for _, f := range s.moved {
 		s.config.Moving.Leave(f)
 	}
@@ -154,9 +154,9 @@ func (s *sockets) rehold(table *lb.Table, frontends []lb.Frontend) {
 	}
 }
 
-// hold listens on a node port or a service address unless it does, and reports whether
+// listenAt listens on a node port or a service address unless it does, and reports whether
 // it does.
-func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
+func (s *sockets) listenAt(f lb.Frontend, id lb.ID) bool {
 	if s.holds(f) {
 		return true
 	}

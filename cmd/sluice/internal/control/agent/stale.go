@@ -25,20 +25,20 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 	plan.noteCarried()
 	type places struct{ was, now flows.Place }
 	all, served := make(map[lb.Frontend]places), make(map[lb.Frontend]bool)
-	for _, l := range a.lateLeft {
+	for _, l := range a.lateRemoved {
 		for _, s := range l.services {
 			a.kernelPlaces(l.path, s, false, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
 		}
 	}
-	a.lateLeft = nil
+	a.lateRemoved = nil
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.id().Protocol != lb.TCP && !c.held {
+		if c := &plan.changes[i]; c.id().Protocol != lb.TCP && !c.postponed {
 			a.places(c.old, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
 		}
 	}
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if c.id().Protocol == lb.TCP || c.held {
+		if c.id().Protocol == lb.TCP || c.postponed {
 			continue
 		}
 		a.places(c.now, func(f lb.Frontend, p flows.Place) {

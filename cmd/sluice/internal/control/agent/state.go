@@ -29,7 +29,7 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 	if resume, err = a.take(ctx); err != nil {
 		return nil, err
 	}
-	if err = a.settleJobs(ctx); err != nil {
+	if err = a.waitForJobs(ctx); err != nil {
 		resume()
 		return nil, err
 	}

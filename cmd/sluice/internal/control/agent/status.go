@@ -50,9 +50,9 @@ type Attempt struct {
 	Losers    []lb.Loser       // Services with addresses of others: that have begun, changed or ended
 	Own       []OwnAddress     // Services that have an address of the node since this attempt
 
-	goesOn bool // it takes into use what engines have written
-	rests  bool // and leaves the rest to the next one
-	put    bool // off, since it is too soon to write rules
+	adopts   bool // it takes into use what engines have written
+	partial  bool // and leaves the rest to the next one
+	deferred bool // since it is too soon to write rules
 }
 
 // History is what goes on in the process that takes over.
@@ -151,7 +151,7 @@ func (s *Status) count(service *lb.Service, sign int) {
 
 // progress is what is submitted, and what has become of it.
 type progress struct {
-	token chan struct{} // one: there is something in next
+	token chan struct{} // one: next is newer than what was applied
 
 	mu      sync.Mutex // guards the following
 	next    *Desired
@@ -205,8 +205,8 @@ func (p *progress) note(c *Changes) {
 	p.pending.add(c)
 }
 
-// take returns what was submitted last, or nil if nothing was, and moves its changes to c.
-func (p *progress) take(c *Changes) *Desired {
+// latest returns what was submitted last, or nil if nothing was, and moves its changes to c.
+func (p *progress) latest(c *Changes) *Desired {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.add(&p.pending)
@@ -257,7 +257,7 @@ func (p *progress) applied(plan *Plan) {
 		if c.moves() {
 			s.Moves++
 		}
-		if c.waits() {
+		if c.delayed() {
 			s.Unmoved++
 		}
 	}

@@ -79,7 +79,7 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 func (d *daemon) leaveQueues() {
 	ctx, cancel := context.WithTimeout(context.Background(), offloadTimeout)
 	defer cancel()
-	if err := d.agent.Leave(ctx); err != nil {
+	if err := d.agent.HandClients(ctx); err != nil {
 		d.Log.Warn("clients with affinity may get other endpoints until the next start", zap.Error(err))
 	}
 	d.steering.queues.close()

@@ -24,7 +24,7 @@ var (
 	datagrams = []lb.Protocol{lb.UDP}
 )
 
-// table is what there is. A policy is a field of lb.Policies and a row here.
+// table is what there is. A policy is a field of lb.Policies, a line of its method Or, and a row here.
 var table = []*Policy{
 	{
 		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode",

@@ -24,20 +24,6 @@ type ServiceChange struct {
 	LostEndpoints bool // no endpoint gets connections any more
 }
 
-// Choice returns the path of a service port as it was applied last, and why it is that; false: that is not known, since
-// there is no such port, it is not applied yet, or another process has applied it. It may be called from anywhere.
-func (a *Agent) Choice(id lb.ID) (Choice, bool) {
-	a.planner.mu.RLock()
-	defer a.planner.mu.RUnlock()
-	x := a.planner.ports[id]
-	if x == nil {
-		return Choice{}, false
-	}
-	c := x.piece.choice
-	c.Writing = x.behind
-	return c, x.piece != nothing
-}
-
 // reported is what was reported of Services last, and which may be different since.
 type reported struct {
 	table *lb.Table // nil: none was reported
