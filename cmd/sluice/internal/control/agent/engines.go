@@ -82,9 +82,9 @@ func (e *forwarder) join(ctx context.Context, a *Agent, plan *Plan) error {
 	return e.sync(ctx, a, d, plan)
 }
 
-// adoptLeftovers makes the engine have what user space is to forward, too. An earlier process may have left it here, and
-// it goes when it is steered. What that process forwarded in user space until now is not to be here for a moment: its
-// UDP flows would move.
+// adoptLeftovers makes the engine have what user space is to forward, too. An earlier process may have left it here,
+// and it goes when it is steered. What that process forwarded in user space until now is not to be here for a moment:
+// its UDP flows would move.
 func (e *forwarder) adoptLeftovers(plan *Plan, a *Agent) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
