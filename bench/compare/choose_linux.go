@@ -143,7 +143,7 @@ func (p plan) runsWith(w workload, name string) bool {
 	return slices.ContainsFunc(p.order(w, 0), func(s system) bool { return s.name == name })
 }
 
-// targets returns the targets that the plan measures, and those that flags left out.
+// targets returns the targets of the chosen workloads and systems, and those that flags leave out.
 func (p plan) targets() (covered, left []report.Target) {
 	for _, t := range report.Targets {
 		if p.covers(t) {

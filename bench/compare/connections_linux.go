@@ -16,7 +16,7 @@ const (
 	// usualConnections is how many connections proxies are set up for, unless a workload has more.
 	usualConnections = 20000
 
-	// busyConnections is how many connections ask at the most where others stay idle.
+	// busyConnections bounds how many connections ask. The others stay idle.
 	busyConnections = 64
 
 	// opensPerSecond is how many connections a slow proxy accepts in a second, on a slow machine.

@@ -282,7 +282,7 @@ var errUnsettled = errors.New("what decides about Services does not come to rest
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*row, err error) {
 	for replans := 0; ; {
-		for a.join(ctx, plan) { // at the most once for each engine
+		for a.join(ctx, plan) { // once for each engine, or less often
 			plan = a.planner.plan(a.environment())
 		}
 		lacking, err = a.sockets.provide(plan)

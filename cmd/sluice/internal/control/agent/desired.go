@@ -73,7 +73,7 @@ func (e *environment) clientsWait(s *lb.Service) bool {
 	return hold > 0 || hold == 0 && e.hold
 }
 
-// waiting returns what becomes of clients at an address where those that would be refused wait.
+// waiting returns a verdict for an address at which clients wait instead of being refused.
 func waiting(v lb.Verdict) lb.Verdict {
 	if v == lb.Refuse {
 		return lb.Serve

@@ -28,7 +28,7 @@
 //
 // After an error of steering the data path serves both what was and what is to be, as far as it got, and the next
 // attempt computes and writes everything anew. So are rules repaired that another program has changed. The Services of
-// an engine that fails go to user space, and those that lack a socket are looked at again.
+// an engine that fails go to user space. Services without a socket are tried again.
 //
 // At the end [Agent.Offload] moves what user space has to path nftables, or else iptables, as any move, and
 // [Agent.Withdraw] closes the sockets. The next process finds what it left by [Engine] Leftover, and moves it back.

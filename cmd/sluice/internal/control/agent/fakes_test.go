@@ -104,7 +104,7 @@ type associations struct{ *kernel }
 
 func (a associations) TableChanged() {
 	if a.tables--; a.tables != 0 {
-		a.t.Fatal("SCTP is told of a table and UDP is not")
+		a.t.Fatal("SCTP has the new table before UDP")
 	}
 }
 

@@ -35,8 +35,8 @@ func (j *job) ended() bool {
 	}
 }
 
-// begin lets an engine write that has no job, and waits for it: for patience at the most, unless the agent is patient.
-// removed are the Services that the engine is not to have any more. If it takes longer it keeps its job.
+// begin lets an engine write that has no job, and waits for it. An agent that is not patient waits for patience only;
+// an engine that takes longer keeps its job. removed are the Services that the engine is to lose.
 func (a *Agent) begin(ctx context.Context, e *forwarder, d lb.Delta, removed []*lb.Service) error {
 	if a.Forwarding != nil {
 		a.Forwarding(&d)
@@ -103,7 +103,7 @@ func (e *forwarder) serves(x *row) *lb.Service {
 // Services of an engine that has failed go elsewhere with the change that begins.
 func (a *Agent) collectLate() (any bool) {
 	for _, e := range a.engines() {
-		e.failed = nil // those that did not work are tried again
+		e.failed = nil // each attempt tries it again
 		if e.job == nil || !e.job.ended() {
 			continue
 		}

@@ -50,9 +50,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestPROXYStaysInUserspace: a Service whose endpoints hear of clients by PROXY headers is in user space, whatever the
-// mode and the annotation say, and until the end: an endpoint that waits for a header has no use for what the kernel
-// forwards.
+// TestPROXYStaysInUserspace: a Service that sends PROXY headers is in user space in every mode, with every annotation,
+// and at the end of the process. The kernel sends no such header, for which the endpoint waits.
 func TestPROXYStaysInUserspace(t *testing.T) {
 	announced := requesting(service(lb.TCP, "web", 1, 1), "iptables")
 	announced.Policies.ProxyProtocol = "v2"
