@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -100,11 +101,11 @@ func (l *lab) kubeProxyRules() (proxy, kubelet []string) {
 }
 
 // TestKubeProxyThereAndBack: Sluice follows the real kube-proxy with the same file, removes what that has left, and
-// nothing of kubelet's; a Service that is deleted then is no longer answered. When Sluice is gone, and a node is
-// cleaned as overlays/uninstall does, kube-proxy serves again.
+// nothing of kubelet's; a Service that is deleted then is no longer answered. The way back to kube-proxy loses no
+// connection.
 func TestKubeProxyThereAndBack(t *testing.T) {
-	for _, mode := range []string{"iptables", "nftables"} {
-		t.Run(mode, func(t *testing.T) {
+	for _, mode := range []string{"", "iptables", "nftables"} { // empty: user space, and kube-proxy's iptables
+		t.Run("mode "+mode, func(t *testing.T) {
 			l := newLab(t)
 			l.asKubeProxy()
 			config := l.proxyConfig(mode)
@@ -147,13 +148,10 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 			}
 			l.besideAgain(config, stays)
 
-			l.stop(syscall.SIGKILL) // with all its rules
-			l.kubeProxy(config)
-			l.onNode(*sluice + " --cleanup")
+			l.backToKubeProxy(mode, config, stays)
 			if rules := l.onNode("iptables-save; ip6tables-save; ipset list -name"); strings.Contains(rules, "SLUICE-S") {
 				t.Errorf("Sluice has left\n%s", rules)
 			}
-			l.expect(l.Client, "tcp", stays, l.Pods[0])
 			l.apply(service("new", "ports: [{port: 80}]"), slice("new", 1, 8080, "TCP", l.Pods[0]))
 			l.expect(l.Client, "tcp", l.addr("new", 80), l.Pods[0]) // by kube-proxy, since there is no other
 		})
@@ -180,6 +178,44 @@ func (l *lab) besideAgain(config, addr string) {
 		return len(rules) == 0
 	})
 	l.expect(l.Client, "tcp", addr, l.Pods[0])
+}
+
+// backToKubeProxy goes back as docs/from-kube-proxy.md does, while clients ask a Service of the first pod: none fails.
+// kube-proxy's next change counts when the node is cleaned, and in mode iptables before, as its jumps come first.
+func (l *lab) backToKubeProxy(mode, config, addr string) {
+	l.t.Helper()
+	l.serve(8080, l.Pods[1])
+	ended, clients, asked := make(chan struct{}), new(sync.WaitGroup), 0
+	end := sync.OnceFunc(func() {
+		close(ended)
+		clients.Wait()
+	})
+	defer end()
+	clients.Go(func() {
+		next := time.NewTicker(10 * time.Millisecond)
+		defer next.Stop()
+		for ; ; asked++ {
+			select {
+			case <-ended:
+				return
+			case <-next.C:
+			}
+			if _, err := l.Client.TryAsk("tcp", addr, patience); err != nil {
+				l.t.Errorf("connection %d on the way back: %v", asked, err)
+			}
+		}
+	})
+	l.stop(syscall.SIGTERM)
+	l.check(l.kubeProxy(config).Healthy(l.ctx, testbed.HealthURL)) // it has written its rules
+	l.apply(slice("web", 1, 8080, "TCP", l.Pods[1]))
+	l.eventually("kube-proxy has the change", func() bool {
+		return strings.Contains(l.onNode("iptables-save; nft list ruleset"), l.Pods[1].Addr4.String())
+	})
+	l.expect(l.Client, "tcp", addr, l.Pods[map[string]int{"": 0, "iptables": 1, "nftables": 0}[mode]])
+	l.onNode(*sluice + " --cleanup")
+	l.expect(l.Client, "tcp", addr, l.Pods[1])
+	end()
+	l.t.Logf("%d connections on the way back", asked)
 }
 
 // TestBesideKubeProxy: with a label of its own Sluice leaves alone what kube-proxy has, which serves the other

@@ -386,6 +386,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	case err != nil:
 		a.applying.add(&attempt.Changes)
 	case waiting.IsZero():
+		attempt.Changes.add(&a.late)
 		attempt.Changes.add(&a.applying)
 	default:
 		a.late.add(&a.applying)
