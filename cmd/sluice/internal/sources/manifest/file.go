@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -198,7 +197,7 @@ func (f *file) parse(data []byte) *version {
 			break
 		}
 	}
-	groups := slices.Collect(slices.Chunk(fresh, together))
+	groups := grouped(fresh)
 	inParallel(len(groups), func(i int) { parse(groups[i]) })
 	for _, c := range all {
 		for _, o := range c.doc.objects {

@@ -123,8 +123,12 @@ func (l *Loader) read(rest time.Duration, files []*file) (result Result, changed
 }
 
 // inParallel calls do with each number below n, on as many goroutines as there are cores: more
-// Go processors would share them with the collector.
+// Go processors would share them with the collector. A single call needs no goroutine, whose stack would have to grow.
 func inParallel(n int, do func(i int)) {
+	if n == 1 {
+		do(0)
+		return
+	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(n, runtime.NumCPU()) {
@@ -323,8 +327,9 @@ func (l *Loader) resolve(dirty []*file) {
 	}
 	if l.held == nil {
 		l.held = owners
+	} else {
+		maps.Copy(l.held, owners)
 	}
-	maps.Copy(l.held, owners)
 	l.removed = nil
 }
 

@@ -173,27 +173,34 @@ func (p *parser) headOfTree(depth int) (h objectHead, ok bool) {
 	if p.root == nil || depth > 0 {
 		return h, false
 	}
-	fields := map[string]*string{"apiVersion": &h.APIVersion, "kind": &h.Kind}
-	read := func(n *yaml.Node) bool {
+	read := func(n *yaml.Node, first string, toFirst *string, second string, toSecond *string) bool {
 		for i := 0; i < len(n.Content); i += 2 {
 			key, value := n.Content[i], n.Content[i+1]
-			to := fields[key.Value]
-			if key.Tag != "!!str" || to != nil && (value.Tag != "!!str" || words[value.Value] != "") {
+			if key.Tag != "!!str" {
 				return false
 			}
-			if to != nil {
-				*to = value.Value
+			var to *string
+			switch key.Value {
+			case first:
+				to = toFirst
+			case second:
+				to = toSecond
+			default:
+				continue
 			}
+			if value.Tag != "!!str" || words[value.Value] != "" {
+				return false
+			}
+			*to = value.Value
 		}
 		return true
 	}
 	metadata := keyOf(p.root, "metadata")
-	if !read(p.root) || metadata < 0 {
+	if !read(p.root, "apiVersion", &h.APIVersion, "kind", &h.Kind) || metadata < 0 {
 		return h, false
 	}
-	fields = map[string]*string{"namespace": &h.Metadata.Namespace, "name": &h.Metadata.Name}
 	n := p.root.Content[metadata+1]
-	return h, n.Kind == yaml.MappingNode && read(n)
+	return h, n.Kind == yaml.MappingNode && read(n, "namespace", &h.Metadata.Namespace, "name", &h.Metadata.Name)
 }
 
 // object reads one object or list. implied is the type of an item of a list.
