@@ -282,14 +282,17 @@ func (l *Loader) resolve(dirty []*file) {
 	for _, f := range l.removed {
 		trial[f] = nil
 	}
+	claims := 0
 	for _, f := range judged {
 		f.conflicts = nil
-		trial[f] = f.trial()
+		if trial[f] = f.trial(); trial[f] != nil {
+			claims += trial[f].claims
+		}
 	}
 	l.disputed = false
 	var owners map[claim]placed // as judged
 	for {
-		owners = make(map[claim]placed)
+		owners = make(map[claim]placed, claims)
 		losers := make(map[*file]bool)
 		for _, f := range judged {
 			for c, winner := range trial[f].owners() {

@@ -203,6 +203,22 @@ func (p *parser) headOfTree(depth int) (h objectHead, ok bool) {
 	return h, n.Kind == yaml.MappingNode && read(n, "namespace", &h.Metadata.Namespace, "name", &h.Metadata.Name)
 }
 
+// lengthOf returns how many items a list of a whole document has, so that the decoder need not guess; 0: unknown.
+func (p *parser) lengthOf(list string) int {
+	if p.root == nil || p.prefix != "" {
+		return 0
+	}
+	i := keyOf(p.root, list)
+	if i < 0 {
+		return 0
+	}
+	n := target(p.root.Content[i+1])
+	if n.Kind != yaml.SequenceNode {
+		return 0
+	}
+	return len(n.Content)
+}
+
 // object reads one object or list. implied is the type of an item of a list.
 func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 	p.title, p.failed = "", false
@@ -250,7 +266,7 @@ func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 			o.value = endpoints
 		}
 	case sliceType:
-		slice := new(discoveryv1.EndpointSlice)
+		slice := &discoveryv1.EndpointSlice{Endpoints: make([]discoveryv1.Endpoint, 0, p.lengthOf("endpoints"))}
 		if p.decode(data, slice) && p.meta(o, t.Kind, &slice.ObjectMeta) {
 			p.slice(slice)
 			o.value = kube.TrimSlice(slice)
