@@ -46,60 +46,61 @@ func (o options) plan() (p plan, err error) {
 	return p, notInstalled(p.programs())
 }
 
-// chooseWorkloads returns the workloads that the flags choose, and says why some of them are left out that the machine
-// cannot run. It is an error if -workloads names one of these.
+// chooseWorkloads returns the workloads that the flags choose, and says why it leaves some out.
 func (o options) chooseWorkloads() (chosen []workload, lacking []string, err error) {
-	var names []string
 	descriptors, err := raiseDescriptors()
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, w := range workloads() {
-		names = append(names, w.name)
-		ok, err := matches(o.workloads, w.name)
-		if err != nil {
-			return nil, nil, err
-		}
-		if !ok || o.workloads == "" && (w.asked || o.quick && !w.quick) {
-			continue
-		}
-		why, err := missing(o.workloads, "workload", w.name, w.hostLacks(descriptors))
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case why != "":
-			lacking = append(lacking, why)
-		default:
-			chosen = append(chosen, w)
-		}
-	}
-	return chosen, lacking, known("workload", o.workloads, names)
+	return choose("workload", o.workloads, workloads(), func(w workload) candidate {
+		never := o.workloads == "" && (w.asked || o.quick && !w.quick)
+		return candidate{name: w.name, never: never, lacks: func() string { return w.hostLacks(descriptors) }}
+	})
 }
 
-// chooseSystems returns the systems that the flags choose, with one that always takes part, and says why those are left
-// out that the kernel cannot run. It is an error if -systems names one of these.
+// chooseSystems returns the systems that the flags choose, with one that always takes part, and says why it leaves some
+// out.
 func (o options) chooseSystems(always string) (chosen []system, lacking []string, err error) {
+	all := slices.Concat(systems, o.also)
+	return choose("system", o.systems, all, func(s system) candidate {
+		return candidate{name: s.name, always: s.name == always || s.build != "", lacks: s.hostLacks}
+	})
+}
+
+// candidate is what may be measured.
+type candidate struct {
+	name   string
+	always bool          // though no pattern matches it
+	never  bool          // though a pattern does
+	lacks  func() string // why the machine cannot run it; empty: it can
+}
+
+// choose returns those of all that the patterns match. What the machine cannot run is left out with a reason in
+// lacking; it is an error if the patterns name it.
+func choose[T any](kind, patterns string, all []T, candidateOf func(T) candidate) (
+	chosen []T, lacking []string, err error) {
 	var names []string
-	for _, s := range slices.Concat(systems, o.also) {
-		names = append(names, s.name)
-		ok, err := matches(o.systems, s.name)
+	for _, one := range all {
+		c := candidateOf(one)
+		names = append(names, c.name)
+		ok, err := matches(patterns, c.name)
 		if err != nil {
 			return nil, nil, err
 		}
-		if !ok && s.name != always && s.build == "" {
+		if !c.always && (!ok || c.never) {
 			continue
 		}
-		why, err := missing(o.systems, "system", s.name, s.hostLacks())
+		why, err := missing(patterns, kind, c.name, c.lacks())
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case why != "":
 			lacking = append(lacking, why)
 		default:
-			chosen = append(chosen, s)
+			chosen = append(chosen, one)
 		}
 	}
-	return chosen, lacking, known("system", o.systems, names)
+	return chosen, lacking, known(kind, patterns, names)
 }
 
 // missing says why something is left out, if there is a reason. It is an error if the patterns name it.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +51,7 @@ type file struct {
 // version is what a file says at one time. It is never changed once made.
 type version struct {
 	objects  []placed
+	claims   int    // of all objects
 	values   values // those of objects
 	problems reports
 	warnings reports
@@ -68,7 +68,7 @@ type values struct {
 
 // add adds an object.
 func (v *version) add(o placed) {
-	v.objects = append(v.objects, o)
+	v.objects, v.claims = append(v.objects, o), v.claims+len(o.claims)
 	switch value := o.value.(type) {
 	case *corev1.Service:
 		v.values.services = append(v.values.services, value)
@@ -198,7 +198,7 @@ func (f *file) parse(data []byte) *version {
 			break
 		}
 	}
-	groups := slices.Collect(slices.Chunk(fresh, together))
+	groups := grouped(fresh)
 	inParallel(len(groups), func(i int) { parse(groups[i]) })
 	for _, c := range all {
 		for _, o := range c.doc.objects {
@@ -214,7 +214,7 @@ func (f *file) parse(data []byte) *version {
 	if len(all) == 0 { // a file that was cut off, perhaps
 		v.warnings.add(&Error{File: f.path, Line: 1, Kind: Unread, Reason: "the file has no objects"})
 	}
-	owners := make(map[claim]placed, len(v.objects))
+	owners := make(map[claim]placed, v.claims)
 	for c, o := range v.owners() {
 		if first, taken := owners[c]; taken {
 			v.problems.add(conflict(c, o, first))

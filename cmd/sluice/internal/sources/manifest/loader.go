@@ -123,8 +123,12 @@ func (l *Loader) read(rest time.Duration, files []*file) (result Result, changed
 }
 
 // inParallel calls do with each number below n, on as many goroutines as there are cores: more
-// Go processors would share them with the collector.
+// Go processors would share them with the collector. A single call needs no goroutine, whose stack would have to grow.
 func inParallel(n int, do func(i int)) {
+	if n == 1 {
+		do(0)
+		return
+	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(n, runtime.NumCPU()) {
@@ -278,14 +282,17 @@ func (l *Loader) resolve(dirty []*file) {
 	for _, f := range l.removed {
 		trial[f] = nil
 	}
+	claims := 0
 	for _, f := range judged {
 		f.conflicts = nil
-		trial[f] = f.trial()
+		if trial[f] = f.trial(); trial[f] != nil {
+			claims += trial[f].claims
+		}
 	}
 	l.disputed = false
 	var owners map[claim]placed // as judged
 	for {
-		owners = make(map[claim]placed)
+		owners = make(map[claim]placed, claims)
 		losers := make(map[*file]bool)
 		for _, f := range judged {
 			for c, winner := range trial[f].owners() {
@@ -323,8 +330,9 @@ func (l *Loader) resolve(dirty []*file) {
 	}
 	if l.held == nil {
 		l.held = owners
+	} else {
+		maps.Copy(l.held, owners)
 	}
-	maps.Copy(l.held, owners)
 	l.removed = nil
 }
 

@@ -173,27 +173,50 @@ func (p *parser) headOfTree(depth int) (h objectHead, ok bool) {
 	if p.root == nil || depth > 0 {
 		return h, false
 	}
-	fields := map[string]*string{"apiVersion": &h.APIVersion, "kind": &h.Kind}
-	read := func(n *yaml.Node) bool {
+	read := func(n *yaml.Node, first string, toFirst *string, second string, toSecond *string) bool {
 		for i := 0; i < len(n.Content); i += 2 {
 			key, value := n.Content[i], n.Content[i+1]
-			to := fields[key.Value]
-			if key.Tag != "!!str" || to != nil && (value.Tag != "!!str" || words[value.Value] != "") {
+			if key.Tag != "!!str" {
 				return false
 			}
-			if to != nil {
-				*to = value.Value
+			var to *string
+			switch key.Value {
+			case first:
+				to = toFirst
+			case second:
+				to = toSecond
+			default:
+				continue
 			}
+			if value.Tag != "!!str" || words[value.Value] != "" {
+				return false
+			}
+			*to = value.Value
 		}
 		return true
 	}
 	metadata := keyOf(p.root, "metadata")
-	if !read(p.root) || metadata < 0 {
+	if !read(p.root, "apiVersion", &h.APIVersion, "kind", &h.Kind) || metadata < 0 {
 		return h, false
 	}
-	fields = map[string]*string{"namespace": &h.Metadata.Namespace, "name": &h.Metadata.Name}
 	n := p.root.Content[metadata+1]
-	return h, n.Kind == yaml.MappingNode && read(n)
+	return h, n.Kind == yaml.MappingNode && read(n, "namespace", &h.Metadata.Namespace, "name", &h.Metadata.Name)
+}
+
+// lengthOf returns how many items a list of a whole document has, so that the decoder need not guess; 0: unknown.
+func (p *parser) lengthOf(list string) int {
+	if p.root == nil || p.prefix != "" {
+		return 0
+	}
+	i := keyOf(p.root, list)
+	if i < 0 {
+		return 0
+	}
+	n := target(p.root.Content[i+1])
+	if n.Kind != yaml.SequenceNode {
+		return 0
+	}
+	return len(n.Content)
 }
 
 // object reads one object or list. implied is the type of an item of a list.
@@ -243,7 +266,7 @@ func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 			o.value = endpoints
 		}
 	case sliceType:
-		slice := new(discoveryv1.EndpointSlice)
+		slice := &discoveryv1.EndpointSlice{Endpoints: make([]discoveryv1.Endpoint, 0, p.lengthOf("endpoints"))}
 		if p.decode(data, slice) && p.meta(o, t.Kind, &slice.ObjectMeta) {
 			p.slice(slice)
 			o.value = kube.TrimSlice(slice)

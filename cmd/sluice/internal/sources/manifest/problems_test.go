@@ -39,7 +39,8 @@ func TestTogether(t *testing.T) {
 		"none\n", "null\n~", "of another\n"+anchor+"---\n"+strings.Replace(anchor, "&b b", "*b", 1)) {
 		title, rest, _ := strings.Cut(part, "\n")
 		content, _, _ := strings.Cut(rest+"\n", "\n--\n")
-		for _, whole := range []string{good + "---\n" + content + "\n" + good, good + "---\n" + content + "\n"} {
+		for _, whole := range []string{good + "---\n" + content + "\n" + good, good + "---\n" + content + "\n",
+			content + "\n" + good} {
 			var together, alone []chunk
 			for c := range yamlChunks([]byte(whole)) {
 				together = append(together, chunk{text: c.text, doc: new(document)})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,14 +55,41 @@ func readTree(text []byte) (root *yaml.Node, err error) {
 	}
 }
 
+const mark = "---" // begins a document
+
+// plain reports whether one decoder may read the chunk among others. JSON is not plain: it needs no tree.
+func (c *chunk) plain() bool {
+	return len(c.text) <= maxTogether && bytes.HasSuffix(c.text, []byte("\n")) && !bytes.ContainsAny(c.text, `&*%\`) &&
+		!bytes.HasPrefix(bytes.TrimSpace(c.text), []byte("{"))
+}
+
+// grouped returns chunks in the groups that parse is to read, each that is not plain by itself.
+func grouped(chunks []chunk) (groups [][]chunk) {
+	plain := make([]chunk, 0, len(chunks))
+	for _, c := range chunks {
+		if c.plain() {
+			plain = append(plain, c)
+		} else {
+			groups = append(groups, []chunk{c})
+		}
+	}
+	return slices.AppendSeq(groups, slices.Chunk(plain, together))
+}
+
 // readTrees returns the trees of chunks with one document each, whose lines are counted from the first chunk. nil: they
 // have to be read one by one, since one is not plain: it has two documents, say, or may know another's anchor.
 func readTrees(chunks []chunk) (roots []*yaml.Node) {
-	var text []byte
+	size := 0
 	for _, c := range chunks {
-		plain := bytes.HasPrefix(c.text, []byte("---")) && bytes.HasSuffix(c.text, []byte("\n"))
-		if !plain || len(c.text) > maxTogether || bytes.ContainsAny(c.text, `&*%\`) {
+		if !c.plain() {
 			return nil
+		}
+		size += len(mark+"\n") + len(c.text)
+	}
+	text := make([]byte, 0, size)
+	for _, c := range chunks {
+		if !bytes.HasPrefix(c.text, []byte(mark)) { // the first of its file
+			text = append(text, mark+"\n"...)
 		}
 		text = append(text, c.text...)
 	}

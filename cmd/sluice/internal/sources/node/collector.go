@@ -25,8 +25,8 @@ const (
 
 	// startRoom is how many bytes a start may allocate until the collector runs, where that is more than hugeGC per
 	// cent of what is in use, and less than mostStartGC. With 10,000 Services of 10 endpoints from manifests, of which
-	// 415 MB are allocated, it runs 11 times in place of 42: they are served after 2.2 s, where it was 3.0, on one core
-	// (medians of seven starts of each, in turns), and the most memory is 207 MB for 171; with 2,000 it is 65 for 58.
+	// some 400 MB are allocated, it runs 11 times in place of 42: they are served after 2.2 s, where it was 3.0, on one
+	// core (medians of seven starts of each, in turns). The most memory is 207 MB for 171; with 2,000 it is 65 for 58.
 	startRoom   = 96 << 20
 	mostStartGC = 250
 )
