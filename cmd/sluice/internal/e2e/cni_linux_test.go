@@ -134,18 +134,23 @@ endpoints:
 // restore writes the CNI's rules, as it does at a start.
 func (l *besideLab) restore() {
 	l.T.Helper()
+	l.feed(l.rules)
+}
+
+func (l *besideLab) feed(rules string) {
+	l.T.Helper()
 	l.Node.DoT(l.T, func() error {
-		testbed.Feed(l.T, l.rules, "iptables-restore", "--noflush")
+		testbed.Feed(l.T, rules, "iptables-restore", "--noflush")
 		return nil
 	})
 }
 
+var intoKernels = regexp.MustCompile(`(?m)^-[AI] ([A-Z]+ .*)$`)
+
 // again writes them anew: its chains are flushed and filled, and the rules that lead there deleted and written.
 func (l *besideLab) again() {
 	l.T.Helper()
-	into := regexp.MustCompile(`(?m)^-[AI] ([A-Z]+ .*)$`)
-	l.rules = into.ReplaceAllString(l.rules, "-D $1\n$0")
-	l.restore()
+	l.feed(intoKernels.ReplaceAllString(l.rules, "-D $1\n$0"))
 }
 
 // others are the rules of others than Sluice, by their tables, of which iptables-nft leaves empty ones, and the routing.
@@ -227,7 +232,7 @@ func (l *besideLab) policed(kernel bool) []question {
 			{l.strict, shopIP + ":80", sees(l.server, l.strict)},
 			{l.strict, openIP + ":80", testbed.Dropped},
 			{l.other, shopIP + ":80", testbed.Dropped},
-			{l.Client, l.nodePort(shopNode), testbed.Dropped}, // it sees the node
+			{l.Client, l.nodePort(shopNode), testbed.Dropped}, // masqueraded after the policy
 		}
 	}
 	return []question{
@@ -283,6 +288,131 @@ func TestBesideCNI(t *testing.T) {
 				}
 				l.beside(l.common(mode != "userspace"), policed, "--bind-address", l.Node.Addr4.String(),
 					"--cluster-cidr", poolOfPods)
+			})
+		}
+	}
+}
+
+// TestInterfacesWithoutAddress: in user space, pods behind them are served with --bind-address only; everyone else is
+// without.
+func TestInterfacesWithoutAddress(t *testing.T) {
+	t.Parallel()
+	for _, filter := range []string{"nftables", "iptables"} {
+		t.Run(filter, func(t *testing.T) {
+			t.Parallel()
+			l := newBeside(t, "calico")
+			l.By = filter
+			l.restore()
+			l.Start()
+			l.ask(question{l.Client, openIP + ":80", seesNode(l.other)}, question{l.Node, openIP + ":80", seesNode(l.other)},
+				question{l.client, openIP + ":80", testbed.Dropped},
+				question{l.client, l.nodePort(openNode), seesNode(l.other)}) // the proxy listens there
+		})
+	}
+}
+
+// TestPodsToTheNode: in user space Calico must let pods ask the node.
+func TestPodsToTheNode(t *testing.T) {
+	t.Parallel()
+	l := newBeside(t, "calico")
+	l.rules = strings.Replace(l.rules, `DefaultEndpointToHostAction" -j ACCEPT`, `DefaultEndpointToHostAction" -j DROP`, 1)
+	l.restore()
+	l.Start("--bind-address", l.Node.Addr4.String())
+	l.ask(question{l.client, openIP + ":80", testbed.Dropped}, question{l.Client, openIP + ":80", seesNode(l.other)})
+}
+
+// marksMoved are the flags beside a Calico whose mask is 0xff000000.
+var marksMoved = []string{"--mark-mask", "0x00ffff00", "--iptables-masquerade-bit", "0"}
+
+// moveMarks gives Calico that mask.
+func (l *besideLab) moveMarks() {
+	l.rules = regexp.MustCompile(`\b(0x[0-9a-f]+)0000\b`).ReplaceAllString(l.rules, "${1}000000")
+}
+
+// TestMarksOfCalico: with Calico's mask moved as docs/data-paths.md says nobody uses the bits of another, and a start
+// says whose bits meet.
+func TestMarksOfCalico(t *testing.T) {
+	t.Parallel()
+	lab.EachMode(t, []string{"nftables", "iptables", "queue"}, func(t *testing.T, mode string) {
+		const warning = "another program uses the same mark bits"
+		l := newBeside(t, "calico")
+		l.Mode = mode
+		l.moveMarks()
+		l.beside(l.common(true), l.policed(true), append([]string{"--cluster-cidr", poolOfPods}, marksMoved...)...)
+		if strings.Contains(l.Log.String(), warning) {
+			t.Errorf("with marks moved it says %q", warning)
+		}
+		l.Start()
+		l.Eventually("the masks meet", func() bool { return strings.Contains(l.Log.String(), warning) })
+	})
+}
+
+// TestTransparentBesideCalico: an endpoint on the client's node sees the client, with Calico's marks and reverse path
+// filter, and with Sluice's moved.
+func TestTransparentBesideCalico(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, marksMoved} {
+		l := newBeside(t, "calico")
+		l.Write("open.yaml", transparentService(true, "open", openIP+":80", "node", l.other.Addr4.String())...)
+		if args != nil {
+			l.moveMarks()
+		}
+		l.restore()
+		l.Start(append([]string{"--hostname-override", "node"}, args...)...)
+		for range 2 {
+			want := sees(l.other, l.Client)
+			if got, err := l.Client.Who(openIP + ":80"); got != want {
+				t.Errorf("with %q the endpoint answers %q, %v, want %q", args, got, err, want)
+			}
+			l.again()
+		}
+	}
+}
+
+// TestPolicyAcrossNodes: a policy at another node sees the client through a path in the kernel, and the client's node
+// through user space.
+func TestPolicyAcrossNodes(t *testing.T) {
+	t.Parallel()
+	lab.EachMode(t, []string{"userspace", "nftables"}, func(t *testing.T, mode string) {
+		l := newBeside(t, "calico")
+		remote := l.RemotePods[0]
+		l.Node.Run(t, "ipset", "add", "cali40s:clients", remote.Addr4.String())
+		l.restore()
+		far := l.Remote()
+		far.Dir = l.Dir
+		far.Mode = mode
+		far.Start("--cluster-cidr", poolOfPods)
+		want := sees(l.server, remote)
+		if mode == "userspace" {
+			want = testbed.Dropped
+		}
+		l.ask(question{remote, shopIP + ":80", want})
+	})
+}
+
+// TestPodRanges: where Calico has other ranges than the Node object, pods are known by their interfaces, or by
+// --cluster-cidr. Otherwise their requests are masqueraded: an endpoint sees the node, and a policy at another node, too.
+func TestPodRanges(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"nftables", "iptables"} {
+		for known, args := range map[string][]string{"no": nil, "interfaces": {"--detect-local-mode", "InterfaceNamePrefix",
+			"--pod-interface-name-prefix", "cali"}, "ranges": {"--cluster-cidr", poolOfPods}} {
+			t.Run(mode+", "+known, func(t *testing.T) {
+				t.Parallel()
+				l := newBeside(t, "calico")
+				l.Mode = mode
+				l.Write("node.yaml", strings.Replace(nodeManifest, "10.244.1.0/24", "10.245.1.0/24", 1))
+				l.restore()
+				l.Start(append([]string{"--hostname-override", "node"}, args...)...)
+				want, remote := sees(l.server, l.client), l.RemotePods[0]
+				wantRemote := seesNode(l.other)
+				switch known {
+				case "no":
+					want = seesNode(l.server)
+				case "ranges":
+					wantRemote = sees(l.other, remote)
+				}
+				l.ask(question{l.client, shopIP + ":80", want}, question{remote, openIP + ":80", wantRemote})
 			})
 		}
 	}
