@@ -58,13 +58,18 @@ func newBeside(t *testing.T, cni string) *besideLab {
 	return l
 }
 
-// veth joins a pod to the node, whose end of it has no address, and routes the pod's address there.
+// veth joins a pod to the node, whose end of it has no address but a link-local one, and routes the pod's address there.
 func (l *besideLab) veth(pod *testbed.Host, name string, suffix int, gateway string) {
 	l.T.Helper()
 	pod.Addr4 = netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", suffix))
-	address := netip.PrefixFrom(pod.Addr4, 32)
-	testbed.Check(l.T, testbed.Cable(testbed.End{Host: l.Node, Name: name},
-		testbed.End{Host: pod, Name: "eth0", Addrs: []netip.Prefix{address}}))
+	pod.Addr6 = netip.MustParseAddr(fmt.Sprintf("2001:db8:244:1::%d", suffix))
+	address, address6 := netip.PrefixFrom(pod.Addr4, 32), netip.PrefixFrom(pod.Addr6, 128)
+	local := netip.MustParseAddr("fe80::ecee:eeff:feee:eeee") // of Calico's ee:ee:ee:ee:ee:ee
+	testbed.Check(l.T, testbed.Cable(
+		testbed.End{Host: l.Node, Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(local, 64)}},
+		testbed.End{Host: pod, Name: "eth0", Addrs: []netip.Prefix{address, address6}}))
+	testbed.Check(l.T, l.Node.Route(name, address6, netip.Addr{}))
+	testbed.Check(l.T, pod.Route("eth0", netip.MustParsePrefix("::/0"), local))
 	testbed.Check(l.T, l.Node.Sysctl("net.ipv4.conf."+name+".proxy_arp", "1")) // Cilium's eBPF answers in its place
 	testbed.Check(l.T, l.Node.Sysctl("net.ipv4.neigh."+name+".proxy_delay", "0"))
 	testbed.Check(l.T, l.Node.Route(name, address, netip.Addr{}))
@@ -293,8 +298,8 @@ func TestBesideCNI(t *testing.T) {
 	}
 }
 
-// TestInterfacesWithoutAddress: in user space, pods behind them are served with --bind-address only; everyone else is
-// without.
+// TestInterfacesWithoutAddress: in user space, pods behind them need --bind-address for what is not a node port. Others
+// do not need it, nor does IPv6, where every interface has an address.
 func TestInterfacesWithoutAddress(t *testing.T) {
 	t.Parallel()
 	for _, filter := range []string{"nftables", "iptables"} {
@@ -307,6 +312,14 @@ func TestInterfacesWithoutAddress(t *testing.T) {
 			l.ask(question{l.Client, openIP + ":80", seesNode(l.other)}, question{l.Node, openIP + ":80", seesNode(l.other)},
 				question{l.client, openIP + ":80", testbed.Dropped},
 				question{l.client, l.nodePort(openNode), seesNode(l.other)}) // the proxy listens there
+			const six = "[2001:db8:96::2]:80"
+			l.Apply(func() {
+				l.Write("six.yaml", testbed.ServiceManifest("six", six, "TCP", ""),
+					testbed.SliceManifest("six", 1, 8080, "TCP", l.other.Addr6.String()))
+			})
+			if got, err := l.client.Who(six); !strings.HasPrefix(got, l.other.Name+" ") {
+				t.Errorf("by IPv6 the answer is %q, %v", got, err)
+			}
 		})
 	}
 }
