@@ -31,8 +31,8 @@ func NewLease(ipv6 bool, lifetime time.Duration) *netfilter.Lease {
 //	filter INPUT              -> SLUICE-INPUT -> SLUICE-REFUSE
 //	filter FORWARD, OUTPUT    -> SLUICE-REFUSE
 //
-// Each jump is put first in its chain. Other programs may put rules before it later. Those of mangle
-// are there from the first entry on that not every client may ask. Frontends are members of sets, SLUICE4-* and SLUICE6-*,
+// Each jump is put first in its chain. Other programs may put rules before it later. Those of mangle are there from the
+// first entry on that not every client may ask. Frontends are members of sets, SLUICE4-* and SLUICE6-*,
 // so that one more of TCP is one netlink message. TCP frontends share a proxy port, since a
 // connection remembers its destination. UDP and SCTP frontends have one each, and so a rule
 // each; those of UDP are divided among chains by the last bits of their addresses. Node

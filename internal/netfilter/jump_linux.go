@@ -13,7 +13,7 @@ type Jump struct {
 	Table, From, To string
 	NewOnly         bool // only the first packet of a flow; nat sees no other anyway
 	Comment         string
-	First           bool // before all other rules that lead to chains of Sluice; the same for all jumps of one chain
+	First           bool // before all other rules that lead to chains of Sluice; the same for all of one chain
 }
 
 // String returns a jump without a lease.
@@ -39,8 +39,8 @@ func jumpsAt(list []Jump, at Place) []Jump {
 }
 
 // inPlace reports whether a chain of the kernel has each of some jumps once, where it has to be, and no other rule
-// that leads to a chain of ours. Rules of other programs may come before: some write theirs anew until they do (Felix of
-// Calico), so that two who insist would never be done.
+// that leads to a chain of ours. Rules of other programs may come before: Felix of Calico writes its rules anew until
+// they do, so that two who insist would never be done.
 func (l *Layout) inPlace(at Place, rules []Rule, jumps []Jump) bool {
 	missing, first := make(map[string]bool, len(jumps)), false
 	for _, j := range jumps {

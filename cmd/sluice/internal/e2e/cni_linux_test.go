@@ -58,7 +58,7 @@ func newBeside(t *testing.T, cni string) *besideLab {
 	return l
 }
 
-// veth joins a pod to the node, whose end of it has no address but a link-local one, and routes the pod's address there.
+// veth joins a pod to the node, whose end has a link-local address only, and routes the pod's addresses there.
 func (l *besideLab) veth(pod *testbed.Host, name string, suffix int, gateway string) {
 	l.T.Helper()
 	pod.Addr4 = netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", suffix))
@@ -158,7 +158,7 @@ func (l *besideLab) again() {
 	l.feed(intoKernels.ReplaceAllString(l.rules, "-D $1\n$0"))
 }
 
-// others are the rules of others than Sluice, by their tables, of which iptables-nft leaves empty ones, and the routing.
+// others are the rules of iptables but Sluice's, by their tables, of which iptables-nft leaves empty ones, and routing.
 func (l *besideLab) others() string {
 	save := lab.Counters.ReplaceAllString(l.Output("iptables-save"), "")
 	tables := slices.DeleteFunc(strings.SplitAfter(sluices.ReplaceAllString(save, ""), "COMMIT\n"),
@@ -404,7 +404,8 @@ func TestPolicyAcrossNodes(t *testing.T) {
 }
 
 // TestPodRanges: where Calico has other ranges than the Node object, pods are known by their interfaces, or by
-// --cluster-cidr. Otherwise their requests are masqueraded: an endpoint sees the node, and a policy at another node, too.
+// --cluster-cidr. Otherwise their requests are masqueraded: an endpoint sees the node, and so does a policy at another
+// node.
 func TestPodRanges(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
