@@ -52,7 +52,7 @@ func (t *IPTables) succeed(ctx context.Context) error {
 func (r *ruleset) write(ctx context.Context) error {
 	r.render()
 	for _, j := range jumps {
-		if j.Position = netfilter.First; j.Table != "mangle" || r.screens > 0 {
+		if j.First = true; j.Table != "mangle" || r.screens > 0 {
 			r.AddJump(j)
 		}
 	}

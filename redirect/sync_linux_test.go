@@ -210,7 +210,7 @@ func TestJumpsArePrepended(t *testing.T) {
 				t.Errorf("chain %s of table %s does not begin with our jump: %q", j.From, j.Table, rules)
 			}
 			output(t, v.command, "-t", j.Table, "-A", j.From, "-j", "ACCEPT")
-			output(t, v.command, "-t", j.Table, "-I", j.From, "2", "-j", "RETURN")
+			output(t, v.command, "-t", j.Table, "-I", j.From, "1", "-j", "RETURN")
 		}
 		output(t, v.command, "-N", "OTHER")
 		output(t, "ipset", "create", "other", "hash:ip")

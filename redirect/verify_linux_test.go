@@ -76,15 +76,6 @@ func damages(t *testing.T, v variant, s shape) []damage {
 		where := j.Table + " " + j.From
 		add(where+": jump deleted", func() { ipt(j.Table, "-D", j.From, "1") }, nil)
 		add(where+": jump of another kind", func() { ipt(j.Table, "-R", j.From, "1", "-p", "tcp", "-j", j.To) }, nil)
-		add(where+": a foreign chain before ours",
-			func() {
-				ipt(j.Table, "-N", "KUBE-SERVICES")
-				ipt(j.Table, "-I", j.From, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
-			},
-			func() {
-				ipt(j.Table, "-D", j.From, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
-				ipt(j.Table, "-X", "KUBE-SERVICES")
-			})
 	}
 	add("a chain deleted", func() {
 		ipt("nat", "-F", s.chain(chainSteer))

@@ -13,18 +13,8 @@ type Jump struct {
 	Table, From, To string
 	NewOnly         bool // only the first packet of a flow; nat sees no other anyway
 	Comment         string
-	Position        Position // the same for all jumps of one chain
+	First           bool // before all other rules that lead to chains of Sluice; the same for all of one chain
 }
-
-// Position says where in a chain of the kernel a jump has to be.
-type Position uint8
-
-// Positions of jumps. A jump that is missing is put before all rules of other programs.
-const (
-	Anywhere     Position = iota
-	BeforeOthers          // before all rules of other programs
-	First                 // the first rule
-)
 
 // String returns a jump without a lease.
 func (j Jump) String() string { return j.under(nil) }
@@ -48,21 +38,20 @@ func jumpsAt(list []Jump, at Place) []Jump {
 	return slices.DeleteFunc(slices.Clone(list), func(j Jump) bool { return j.place() != at })
 }
 
-// inPlace reports whether a chain of the kernel has each of some jumps once, where it
-// has to be, and no other rule that leads to a chain of ours.
+// inPlace reports whether a chain of the kernel has each of some jumps once, where it has to be, and no other rule
+// that leads to a chain of ours. Rules of other programs may come before: Felix of Calico writes its rules anew until
+// they do, so that two who insist would never be done.
 func (l *Layout) inPlace(at Place, rules []Rule, jumps []Jump) bool {
-	missing := make(map[string]bool, len(jumps))
-	position := Anywhere
+	missing, first := make(map[string]bool, len(jumps)), false
 	for _, j := range jumps {
-		missing[j.To], position = true, j.Position
+		missing[j.To], first = true, j.First
 	}
 	for _, r := range rules {
 		if missing[r.Target] {
 			delete(missing, r.Target)
 			continue
 		}
-		other := !strings.HasPrefix(r.Target, l.Prefix)
-		if l.Own(at.Table, r.Target) || len(missing) > 0 && (position == First || position == BeforeOthers && other) {
+		if l.Own(at.Table, r.Target) || first && len(missing) > 0 && strings.HasPrefix(r.Target, l.Prefix) {
 			return false
 		}
 	}
@@ -101,7 +90,7 @@ func (r *Ruleset) moves(now held, jumps []Jump, good func(Place, []Rule, []Jump)
 		}
 		n := 1
 		for _, x := range rules {
-			if !strings.HasPrefix(x.Target, r.layout.Prefix) || len(ours) > 0 && ours[0].Position == First {
+			if !strings.HasPrefix(x.Target, r.layout.Prefix) || len(ours) > 0 && ours[0].First {
 				break
 			}
 			if !r.layout.Own(at.Table, x.Target) {

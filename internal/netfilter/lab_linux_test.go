@@ -77,8 +77,8 @@ func (l *lab) fill() {
 	l.SetChain(inNat, []string{"-p tcp -m set --match-set TEST4-SERVE dst,dst -j REDIRECT --to-ports 40000"})
 	l.SetChain(inFilter, []string{"-p tcp -j RETURN", "-p udp -j RETURN"})
 	l.AddJump(Jump{Table: "mangle", From: "PREROUTING", To: inMangle.Chain, NewOnly: true, Comment: "test: screen",
-		Position: First})
-	l.AddJump(Jump{Table: "nat", From: "PREROUTING", To: inNat.Chain, Comment: "test: steer", Position: BeforeOthers})
+		First: true})
+	l.AddJump(Jump{Table: "nat", From: "PREROUTING", To: inNat.Chain, Comment: "test: steer"})
 	l.AddJump(Jump{Table: "filter", From: "OUTPUT", To: inFilter.Chain, NewOnly: true, Comment: "test: refuse"})
 	for i := range 5 {
 		l.Member(serves.Name, l.member(i), 1)

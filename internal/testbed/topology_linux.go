@@ -110,8 +110,11 @@ func (tb *Testbed) addClient(lan *bridge, i int) (*Host, error) {
 	return h, h.routeDefault(tb.Node.Addr4, tb.Node.Addr6)
 }
 
-// addPods adds n pods behind the bridge cni0 of node, on pod network number net.
+// addPods adds n pods behind the bridge cni0 of node, on pod network number net. Without pods there is no bridge.
 func (tb *Testbed) addPods(node *Host, prefix string, net, n int) ([]*Host, error) {
+	if n == 0 {
+		return nil, nil
+	}
 	gateway4, gateway6 := podAddrs(net, gatewaySuffix)
 	cni0, err := node.addBridge("cni0", gateway4, gateway6)
 	if err != nil {

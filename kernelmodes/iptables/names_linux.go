@@ -59,14 +59,12 @@ func ours(table, chain string) bool {
 	return inUse(table, chain) || strings.HasPrefix(chain, prefixProbe)
 }
 
-// jumps are put first where they are missing. In the chains of nat where packets come
-// in they stay before all rules of other programs, so that these cannot take away what is
-// for a Service. Those of package redirect, which begin with the same prefix, may be before
-// them, since Services that are moving are redirected. Elsewhere other programs may put rules
-// before them, as network policies must be in FORWARD, where we accept.
+// jumps are put first where they are missing, but after those of package redirect, which begin with the same prefix:
+// Services that are moving are redirected. Other programs may put rules before them later, as network policies must be
+// in FORWARD, where we accept.
 var jumps = []netfilter.Jump{
-	{Table: "nat", From: "PREROUTING", To: chainServices, Position: beforeOthers, Comment: "sluice: Services"},
-	{Table: "nat", From: "OUTPUT", To: chainServices, Position: beforeOthers, Comment: "sluice: Services"},
+	{Table: "nat", From: "PREROUTING", To: chainServices, Comment: "sluice: Services"},
+	{Table: "nat", From: "OUTPUT", To: chainServices, Comment: "sluice: Services"},
 	{Table: "nat", From: "POSTROUTING", To: chainPost, Comment: "sluice: masquerade"},
 	{Table: "filter", From: "INPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without endpoints"},
 	{Table: "filter", From: "FORWARD", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without endpoints"},
@@ -74,8 +72,6 @@ var jumps = []netfilter.Jump{
 	{Table: "filter", From: "OUTPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without endpoints"},
 	{Table: "filter", From: "OUTPUT", To: chainStale, NewOnly: true, Comment: "sluice: node ports that have moved"},
 }
-
-const beforeOthers = netfilter.BeforeOthers
 
 // layout is what of a family is ours. The filter table rejects only what nat leaves alone, so
 // that an address is answered by one of them at every moment if its answer is there before

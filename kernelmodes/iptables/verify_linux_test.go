@@ -24,7 +24,7 @@ func TestVerify(t *testing.T) {
 		for _, damage := range []string{
 			"-t nat -F", "-F", "-t nat -F PREROUTING", "-t nat -F " + svc, "-t nat -D " + svc + " 1",
 			"-t nat -R " + svc + " 1 -j RETURN", "-t nat -A " + svc + " -j RETURN",
-			"-t nat -I OUTPUT -p tcp -j ACCEPT", "-D FORWARD 2", "-t nat -A POSTROUTING -j SLUICE-POSTROUTING",
+			"-D FORWARD 2", "-t nat -A POSTROUTING -j SLUICE-POSTROUTING",
 			"-t nat -N SLUICE-SVC-MINE; " + c + " -t nat -A SLUICE-SVC-MINE -j ACCEPT",
 			"-t nat -N MINE; " + c + " -t nat -A MINE -j " + svc,
 		} {
@@ -38,9 +38,9 @@ func TestVerify(t *testing.T) {
 				t.Fatalf("not repaired: %s", damage)
 			}
 		}
-		shell(t, h, c+" -t nat -A PREROUTING -p tcp --dport 7 -j ACCEPT; "+c+" -N OTHER; "+c+" -A OTHER -j DROP")
+		shell(t, h, c+" -t nat -I PREROUTING -p tcp --dport 7 -j ACCEPT; "+c+" -N OTHER; "+c+" -A OTHER -j DROP")
 		if !verifyOn(t, h, e) {
-			t.Error("rules of other programs that are not before ours count as damage")
+			t.Error("rules of other programs count as damage")
 		}
 		e = engineOf(v)
 		syncOn(t, h, e, lb.Node{}, services[1])

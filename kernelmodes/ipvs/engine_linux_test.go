@@ -195,7 +195,6 @@ func TestInterference(t *testing.T) {
 		"iptables -t nat -D POSTROUTING 1",
 		"iptables -F FORWARD",
 		"ip6tables -t mangle -F SLUICE-IPVS-NEAR",
-		"iptables -I INPUT -p tcp --syn -j DROP",
 		"iptables -D SLUICE-IPVS-REFUSE 1",
 		"iptables -t nat -F; iptables -t nat -X; iptables -t mangle -F; iptables -t mangle -X; iptables -F; iptables -X; for i in 1 2 3 4 5 6 7 8 9; do ipset destroy 2>/dev/null && break; sleep 1; done",
 	} {

@@ -32,8 +32,8 @@ const (
 	chainPost    = "POST"    // nat: masquerades
 )
 
-// jumps lead from chains of the kernel to ours. They stand before all rules that are not of
-// Sluice.
+// jumps lead from chains of the kernel to ours. They are put before all rules that are
+// not of Sluice.
 func (s shape) jumps() []netfilter.Jump {
 	list := []netfilter.Jump{
 		{Table: "mangle", From: "PREROUTING", To: chainIn, NewOnly: true, Comment: "sluice ipvs: new flows"},
@@ -45,7 +45,7 @@ func (s shape) jumps() []netfilter.Jump {
 		{Table: "filter", From: "FORWARD", To: chainForward, Comment: "sluice ipvs: let answers through"},
 	}
 	for i := range list {
-		list[i].To, list[i].Position = s.chain(list[i].To), netfilter.BeforeOthers
+		list[i].To = s.chain(list[i].To)
 	}
 	return list
 }
