@@ -43,7 +43,7 @@ func TestContentTakesOver(t *testing.T) {
 			there[i] = s
 		}
 		s := w.shape()
-		s.bpf, s.liberal = round%100 < 50, round%40 < 20
+		s.bpf, s.liberal, s.noLocalhost = round%100 < 50, round%40 < 20, round%60 < 30
 		now.edit(s, now.changes(&d, false))
 		var all []lb.Service
 		for _, s := range there {

@@ -70,7 +70,7 @@ func (w *state) update(h host, d *lb.Delta) {
 	w.host = h
 	var units []*unit
 	if !whole {
-		units, changed = w.replace(changed), nil
+		units = w.replace(changed)
 	}
 	if whole || w.clashes {
 		units = append(units, w.rebuild(changed)...)
