@@ -1,6 +1,9 @@
 package lb
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // Delta says how a Table differs from the one that it was made from. The services are those of
 // the tables and must not be changed.
@@ -21,6 +24,52 @@ type Delta struct {
 type Change struct {
 	Old, New  *Service
 	Addresses bool // false: only backends or parameters differ; of backends, also whether they loop
+}
+
+// ID names the service.
+func (c Change) ID() ID {
+	if c.New == nil {
+		return c.Old.ID
+	}
+	return c.New.ID
+}
+
+// Unwritten returns what a delta changes for a writer of one address family: Old is the service that it has written.
+// written is what the writer keeps of each service, and of returns the service that this was written from.
+func Unwritten[W any](d *Delta, ipv6 bool, written map[ID]W, of func(W) *Service) (out []Change) {
+	note := func(id ID, now *Service) {
+		c := Change{New: now}
+		if w, has := written[id]; has {
+			c.Old = of(w)
+		}
+		if !c.Old.Equal(now) {
+			c.Addresses = c.Old == nil || now == nil || !c.Old.SameAddresses(now)
+			out = append(out, c)
+		}
+	}
+	if d.Whole {
+		gone := maps.Clone(written)
+		for _, s := range d.Added {
+			delete(gone, s.ID)
+		}
+		for id := range gone {
+			note(id, nil)
+		}
+	}
+	for _, s := range d.Removed {
+		note(s.ID, nil)
+	}
+	for _, c := range d.Changed {
+		if c.New.IPv6 == ipv6 {
+			note(c.New.ID, c.New)
+		}
+	}
+	for _, s := range d.Added {
+		if s.IPv6 == ipv6 {
+			note(s.ID, s)
+		}
+	}
+	return out
 }
 
 // Note adds what became of one service: was is nil if it is new, and is if it is gone. Nothing differs between services

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"cmp"
-	"maps"
 	"reflect"
 	"slices"
 
@@ -30,28 +29,41 @@ func newContent(r *netfilter.Ruleset, s shape) *content {
 	return &content{Ruleset: r, shape: s, units: make(map[lb.ID]*unit)}
 }
 
-// edit renders the Services that have changed, or all if the shape is another one.
-func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Change) {
-	var changed []lb.ID
-	if !reflect.DeepEqual(c.shape, s) {
-		changed = slices.Collect(maps.Keys(services))
+// changes returns what a delta changes of what was rendered; a nil content has nothing.
+func (c *content) changes(d *lb.Delta, ipv6 bool) []lb.Change {
+	var has map[lb.ID]*unit
+	if c != nil {
+		has = c.units
 	}
+	return lb.Unwritten(d, ipv6, has, (*unit).of)
+}
+
+// edit renders the Services that have changed, and before that all others if the shape is another one.
+func (c *content) edit(s shape, changes []lb.Change) {
+	anew := !reflect.DeepEqual(c.shape, s)
 	c.shape = s
 	s.static(c.Ruleset)
-	for _, x := range changes {
-		changed = append(changed, x.ID())
-	}
-	for _, id := range changed {
-		was, is := cmp.Or(c.units[id], new(unit)), new(unit)
-		if service := services[id]; service != nil {
-			is = s.render(service)
-			c.units[id] = is
-		} else {
-			delete(c.units, id)
+	if anew {
+		for id, u := range c.units {
+			c.put(id, u.service)
 		}
-		c.exchange(was, is)
 	}
-	c.SetChain(nat(chainHairpin), s.hairpin(services))
+	for _, x := range changes {
+		c.put(x.ID(), x.New)
+	}
+	c.SetChain(nat(chainHairpin), s.hairpin(c.units))
+}
+
+// put replaces what was rendered for a Service; nil: by nothing.
+func (c *content) put(id lb.ID, service *lb.Service) {
+	was, is := cmp.Or(c.units[id], new(unit)), new(unit)
+	if service == nil {
+		delete(c.units, id)
+	} else {
+		is = c.shape.render(service)
+		c.units[id] = is
+	}
+	c.exchange(was, is)
 }
 
 // exchange replaces what one Service had by what it needs.

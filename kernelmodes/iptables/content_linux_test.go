@@ -24,7 +24,7 @@ func TestContentTakesOver(t *testing.T) {
 		return s
 	}
 	there := map[int]lb.Service{}
-	now, m := newContent(netfilter.NewRuleset(nil, layout(false)), w.shape()), new(lb.Mirror)
+	now := newContent(netfilter.NewRuleset(nil, layout(false)), w.shape())
 	for round := range 500 {
 		var d lb.Delta
 		for _, i := range r.Perm(200)[:r.IntN(5)] {
@@ -43,9 +43,8 @@ func TestContentTakesOver(t *testing.T) {
 			there[i] = s
 		}
 		s := w.shape()
-		s.bpf, s.liberal = round%100 < 50, round%40 < 20
-		m.Fold(&d, false)
-		now.edit(s, m.Services(), m.Changed())
+		s.bpf, s.liberal, s.noLocalhost = round%100 < 50, round%40 < 20, round%60 < 30
+		now.edit(s, now.changes(&d, false))
 		var all []lb.Service
 		for _, s := range there {
 			all = append(all, s)

@@ -12,19 +12,17 @@ import (
 
 // kernel is what an engine knows of its host, and what it wrote there last.
 type kernel struct {
-	program  *netfilter.IPTables // nil until probed
-	facts    Facts
-	services lb.Mirror
-	content  *content // nil until there has been something to write
-	clean    bool     // an earlier process has left nothing
+	program *netfilter.IPTables // nil until probed
+	facts   Facts
+	content *content // nil until there has been something to write
+	clean   bool     // an earlier process has left nothing
 
 	counters netfilter.Counters
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
-	e.services.Fold(d, e.IPv6)
-	services := e.services.Services()
-	if e.content == nil && len(services) == 0 {
+	changes := e.content.changes(d, e.IPv6)
+	if e.content == nil && len(changes) == 0 {
 		return e.removeOld(ctx)
 	}
 	if _, err := e.probe(ctx); err != nil {
@@ -36,8 +34,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 		l.Counters, l.Lease = &e.counters, e.Lease
 		e.content = newContent(netfilter.NewRuleset(e.program, l), s)
 	}
-	changed := e.services.Changed()
-	e.content.edit(s, services, changed)
+	e.content.edit(s, changes)
 	return e.content.Write(ctx, nil)
 }
 

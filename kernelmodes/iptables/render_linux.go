@@ -35,9 +35,12 @@ type entry struct {
 
 // unit is all that is written for one Service. It is not changed once made.
 type unit struct {
+	service *lb.Service
 	chains  map[string][]string // of nat, with their rules, each without -A and the chain's name
 	entries []entry
 }
+
+func (u *unit) of() *lb.Service { return u.service }
 
 // comment is a match that names what a rule is for. A rule's comment has at most 255
 // characters (xt_comment), and a Service's names at most 141.
@@ -51,7 +54,7 @@ func comment(format string, args ...any) string {
 // distinguishes where clients are, and FW, which checks their addresses. A packet that leaves
 // them without a backend keeps its destination, and meets the entries of the filter table.
 func (s shape) render(service *lb.Service) *unit {
-	u := &unit{chains: make(map[string][]string)}
+	u := &unit{service: service, chains: make(map[string][]string)}
 	cluster, local := service.Eligible(), service.EligibleLocal()
 	name := kernelmodes.Suffix(service.ID, "")
 	svc, svl, ext, fw := prefixCluster+name, prefixLocal+name, prefixExternal+name, prefixSources+name
@@ -255,15 +258,15 @@ func (s shape) static(r *netfilter.Ruleset) {
 // hairpin returns the rules that masquerade an endpoint that asks its own Service and gets
 // to itself: it would not take an answer from itself for that of the Service. Without the
 // match bpf they list the backends of this node.
-func (s shape) hairpin(services map[lb.ID]*lb.Service) (rules []string) {
+func (s shape) hairpin(units map[lb.ID]*unit) (rules []string) {
 	masquerade := comment("sluice: to itself") + "-j " + kernelmodes.MasqueradeTarget(s.randomFully)
 	if s.bpf {
 		match := "-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " "
 		return []string{match + masquerade}
 	}
 	var ips []netip.Addr
-	for _, service := range services {
-		for _, b := range service.Backends {
+	for _, u := range units {
+		for _, b := range u.service.Backends {
 			if b.Local {
 				ips = append(ips, b.Addr.Addr())
 			}
@@ -311,10 +314,8 @@ func (s shape) trial(program *netfilter.IPTables) *netfilter.Ruleset {
 		id := lb.ID{Name: "refused", Protocol: p, IPv6: s.ipv6}
 		d.Note(nil, &lb.Service{ID: id, Addresses: []lb.Address{{Addr: at(5)}}})
 	}
-	var m lb.Mirror
-	m.Fold(&d, s.ipv6)
 	c := newContent(netfilter.NewRuleset(program, layout(s.ipv6)), s)
-	c.edit(s, m.Services(), m.Changed())
+	c.edit(s, c.changes(&d, s.ipv6))
 	c.Rename(strings.NewReplacer(prefix, prefixProbe, kernelmodes.Suffix(service.ID, ""), ""))
 	return c.Ruleset
 }

@@ -21,14 +21,9 @@ import (
 // rendered is the content for some Services, not written anywhere.
 func rendered(s shape, services ...lb.Service) *content {
 	c := newContent(netfilter.NewRuleset(nil, layout(s.ipv6)), s)
-	fold(c, new(lb.Mirror), whole(services...))
+	d := whole(services...)
+	c.edit(s, c.changes(&d, s.ipv6))
 	return c
-}
-
-// fold edits a content.
-func fold(c *content, m *lb.Mirror, d lb.Delta) {
-	m.Fold(&d, c.shape.ipv6)
-	c.edit(c.shape, m.Services(), m.Changed())
 }
 
 // dump is what iptables-save would print of a content, as far as it matters.

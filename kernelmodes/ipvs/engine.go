@@ -67,10 +67,9 @@ func Present(ctx context.Context) error { return present(ctx) }
 func (e *Engine) Probe(ctx context.Context) error { return e.probe(ctx) }
 
 // Sync makes the kernel forward the Services of the engine's family as d says from now on.
-// A change costs what it changes, and an empty d next to nothing. The first Sync, and each
-// one after an error or after Verify returned false, with an empty d too, reads what is there
-// and writes whatever differs. The Services are those of an lb.Table; they are kept, and must not
-// be written to.
+// A change costs what it changes, and an empty d next to nothing. The first d is whole, and so is the one after an
+// error. For these, and after Verify returned false for an empty d too, Sync reads what is there and writes whatever
+// differs. The Services are those of an lb.Table; they are kept, and must not be written to.
 //
 // Backends that a Service no longer has get weight 0: connections that they have go
 // on, and the backend goes with the last of them; those of UDP go at once, with their

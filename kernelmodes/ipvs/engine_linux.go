@@ -19,10 +19,9 @@ type kernel struct {
 	program *netfilter.IPTables // nil until probed
 	random  bool                // it can masquerade to random ports
 
-	services lb.Mirror
-	want     *state   // nil until there has been something to write
-	missing  []string // schedulers that the kernel has refused
-	flows    untranslated
+	want    *state   // nil until there has been something to write
+	missing []string // schedulers that the kernel has refused
+	flows   untranslated
 
 	writes   uint64 // of virtual servers and addresses
 	counters netfilter.Counters
@@ -53,8 +52,7 @@ func (e *Engine) stats() Stats {
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error) {
-	e.services.Fold(d, e.IPv6)
-	if e.want == nil && len(e.services.Services()) == 0 {
+	if e.want == nil && len(lb.Unwritten(d, e.IPv6, nil, (*unit).of)) == 0 {
 		if _, there, err := e.shape().members(setServers); err != nil || !there {
 			return err // a kernel without ip_vs is no error then
 		}
@@ -73,7 +71,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error
 				return err
 			}
 		}
-		e.want.update(e.host(node), e.services.Services(), e.services.Changed())
+		e.want.update(e.host(node), d)
 		err := e.write(ctx, t)
 		var lacks noScheduler
 		if !errors.As(err, &lacks) || slices.Contains(e.missing, lacks.name) || lacks.name == defaultScheduler {

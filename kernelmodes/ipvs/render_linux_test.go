@@ -154,18 +154,14 @@ func fresh(v6 bool) *state {
 // render returns the state of services, made at once.
 func render(h host, services []lb.Service) *state {
 	w := fresh(h.ipv6)
-	w.sync(h, nil, services)
+	w.sync(h, services)
 	return w
 }
 
-// sync updates a state from some Services to others.
-func (w *state) sync(h host, was, now []lb.Service) {
-	var m lb.Mirror
-	before, after := whole(was...), whole(now...)
-	m.Fold(&before, h.ipv6)
-	m.Changed()
-	m.Fold(&after, h.ipv6)
-	w.update(h, m.Services(), m.Changed())
+// sync updates a state to some Services.
+func (w *state) sync(h host, services []lb.Service) {
+	d := whole(services...)
+	w.update(h, &d)
 }
 
 func TestRender(t *testing.T) {
@@ -242,8 +238,8 @@ func TestNumbers(t *testing.T) {
 	w := render(testHost(false), []lb.Service{gone, all[0]})
 	clashing := numbers(w)
 	w = render(testHost(false), []lb.Service{gone})
-	w.sync(testHost(false), []lb.Service{gone}, all[:1])
-	w.sync(testHost(false), all[:1], all)
+	w.sync(testHost(false), all[:1])
+	w.sync(testHost(false), all)
 	want := map[lb.ID]uint16{id("http", lb.TCP, false): 2, id("diameter", lb.SCTP, false): 3}
 	if diff := cmp.Diff(want, numbers(w)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -251,11 +247,10 @@ func TestNumbers(t *testing.T) {
 	if diff := cmp.Diff(map[lb.ID]uint16{gone.ID: 1}, clashing); diff != "" {
 		t.Errorf("where addresses clash: -want +got:\n%s", diff)
 	}
-	was := slices.Clone(all)
 	for i := range all {
 		all[i].Addresses = all[i].Addresses[:1] // cluster IPs need none
 	}
-	if w.sync(testHost(false), was, all); len(w.numbers) > 0 {
+	if w.sync(testHost(false), all); len(w.numbers) > 0 {
 		t.Errorf("%d numbers are kept that no Service needs", len(w.numbers))
 	}
 }
@@ -271,7 +266,7 @@ func TestNumbersAfterRestart(t *testing.T) {
 		b.Addresses = append(b.Addresses, at)
 	}
 	before := render(testHost(false), []lb.Service{b}) // a came, and was the second
-	before.sync(testHost(false), []lb.Service{b}, []lb.Service{a, b})
+	before.sync(testHost(false), []lb.Service{a, b})
 	members, servers := make(map[string][]netfilter.Member), make(map[key]*held)
 	for _, name := range allSets {
 		members[name] = wanted(before.set(name), netfilter.Member.Compare)
@@ -292,7 +287,7 @@ func TestNumbersAfterRestart(t *testing.T) {
 			w.set(name).Found(kept[name])
 		}
 		w.found(nil, servers)
-		w.sync(testHost(false), nil, list)
+		w.sync(testHost(false), list)
 		got := [2]uint16{w.units[a.ID].number}
 		if u := w.units[b.ID]; u != nil {
 			got[1] = u.number

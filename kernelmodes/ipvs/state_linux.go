@@ -33,8 +33,11 @@ type state struct {
 // unit is what a Service needs.
 type unit struct {
 	rendered
-	number uint16 // in marks; 0 if it needs none
+	service *lb.Service // that it was rendered from
+	number  uint16      // in marks; 0 if it needs none
 }
+
+func (u *unit) of() *lb.Service { return u.service }
 
 // newState returns a state without Services, whose rules are written by program.
 func newState(program *netfilter.IPTables, s shape, lease *netfilter.Lease, c *netfilter.Counters) *state {
@@ -56,9 +59,10 @@ func (w *state) set(name string) *netfilter.Refs[netfilter.Member] {
 }
 
 // update renders the Services that have changed, or all if the host has.
-func (w *state) update(h host, services map[lb.ID]*lb.Service, changed []lb.Change) {
+func (w *state) update(h host, d *lb.Delta) {
 	defer func() { w.marks = nil }()
 	whole := !reflect.DeepEqual(w.host, h)
+	changed := lb.Unwritten(d, h.ipv6, w.units, (*unit).of)
 	if !whole && len(changed) == 0 {
 		return
 	}
@@ -69,7 +73,7 @@ func (w *state) update(h host, services map[lb.ID]*lb.Service, changed []lb.Chan
 		units = w.replace(changed)
 	}
 	if whole || w.clashes {
-		units = append(units, w.rebuild(services)...)
+		units = append(units, w.rebuild(changed)...)
 	}
 	for _, u := range units {
 		// A number goes with the last virtual server that needs it.
@@ -80,19 +84,25 @@ func (w *state) update(h host, services map[lb.ID]*lb.Service, changed []lb.Chan
 	}
 }
 
+// note notes of which Service a unit is, and returns the unit; nil: there is no such Service any more.
+func (w *state) note(id lb.ID, service *lb.Service) *unit {
+	u := cmp.Or(w.units[id], new(unit))
+	if u.service = service; service == nil {
+		delete(w.units, id)
+	} else {
+		w.units[id] = u
+	}
+	return u
+}
+
 // replace renders units anew, and returns them.
 func (w *state) replace(changed []lb.Change) (units []*unit) {
 	for _, c := range changed {
-		id := c.ID()
-		u := cmp.Or(w.units[id], new(unit))
+		u := w.note(c.ID(), c.New)
 		w.take(u, true, -1)
 		w.take(u, false, -1)
-		if c.New == nil {
-			u.rendered = rendered{}
-			delete(w.units, id)
-		} else {
+		if u.rendered = (rendered{}); c.New != nil {
 			u.rendered = w.render(c.New)
-			w.units[id] = u
 		}
 		units = append(units, u)
 	}
@@ -103,8 +113,8 @@ func (w *state) replace(changed []lb.Change) (units []*unit) {
 	return units
 }
 
-// rebuild renders all units anew, and returns them and those that there were.
-func (w *state) rebuild(services map[lb.ID]*lb.Service) []*unit {
+// rebuild renders all units anew, some of which have changed, and returns them and those that there were.
+func (w *state) rebuild(changed []lb.Change) []*unit {
 	w.clashes = false
 	w.rules.Clear()
 	w.shape.render(w.rules, w.masquerade)
@@ -121,11 +131,12 @@ func (w *state) rebuild(services map[lb.ID]*lb.Service) []*unit {
 	}
 	was := slices.Collect(maps.Values(w.units))
 	var units []*unit
-	maps.DeleteFunc(w.units, func(id lb.ID, _ *unit) bool { return services[id] == nil })
-	for _, id := range slices.SortedFunc(maps.Keys(services), compareID) {
-		u := cmp.Or(w.units[id], new(unit))
-		w.units[id] = u
-		u.rendered = w.render(services[id])
+	for _, c := range changed {
+		w.note(c.ID(), c.New)
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(w.units), compareID) {
+		u := w.units[id]
+		u.rendered = w.render(u.service)
 		w.take(u, true, 1) // an exact address takes precedence over a node port
 		units = append(units, u)
 	}

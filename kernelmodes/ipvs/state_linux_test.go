@@ -63,7 +63,6 @@ func TestUpdate(t *testing.T) {
 	got, h := fresh(false), testHost(false)
 	w := newWorld(seed, []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}) // all of the node's
 	var before []lb.Service
-	var m lb.Mirror
 	clashes := 0
 	for step := range steps {
 		_, what := w.change()
@@ -89,14 +88,13 @@ func TestUpdate(t *testing.T) {
 		if w.rand.IntN(4) == 0 {
 			d = whole(services...)
 		}
-		m.Fold(&d, false)
-		got.update(h, m.Services(), m.Changed())
+		got.update(h, &d)
 		before = services
 		want := fresh(false)
 		for id, u := range got.units { // which depend on what was
 			want.units[id] = &unit{number: u.number}
 		}
-		want.sync(h, nil, services)
+		want.sync(h, services)
 		got.write()
 		if diff := cmp.Diff(want.text(), got.text()); diff != "" {
 			t.Fatalf("step %d, %s of seed %d: -want +got:\n%s", step, what, seed, diff)
@@ -107,7 +105,7 @@ func TestUpdate(t *testing.T) {
 		if !maps.EqualFunc(got.have, got.servers, func(h *held, s server) bool { return reflect.DeepEqual(h.server, s) }) {
 			t.Fatalf("step %d, %s of seed %d: a virtual server has changed and is not pending", step, what, seed)
 		}
-		if got.sync(h, services, services); !got.committed() {
+		if got.sync(h, services); !got.committed() {
 			t.Fatalf("step %d, %s of seed %d: the same again is not the same", step, what, seed)
 		}
 	}
@@ -143,15 +141,10 @@ func TestUpdateOfOne(t *testing.T) {
 	fewer := slices.Clone(services)
 	fewer[7].Backends = fewer[7].Backends[1:]
 	without := slices.Delete(slices.Clone(services), 7, 8)
-	var m lb.Mirror
-	all := whole(services...)
-	m.Fold(&all, h.ipv6)
-	w := fresh(h.ipv6)
-	w.update(h, m.Services(), m.Changed())
+	w := render(h, services)
 	w.write()
 	update := func(d lb.Delta) (pending int) {
-		m.Fold(&d, h.ipv6)
-		w.update(h, m.Services(), m.Changed())
+		w.update(h, &d)
 		pending = len(w.pending) + len(w.addresses.Missing()) + len(w.addresses.Surplus())
 		for _, name := range allSets {
 			pending += len(w.set(name).Missing()) + len(w.set(name).Surplus())

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -11,57 +10,53 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// content renders Services into a table. It makes no system call. Of a Service it keeps no more than the turns of its
-// backends: what was written for it is rendered again when it changes.
+// content renders Services into a table. It makes no system call. Of a Service it keeps no more than what it was
+// rendered from: its chains and elements are rendered again when it changes.
 type content struct {
 	*nft.Table
-	shape  shape
-	turns  map[lb.ID]turns
-	last   uint32          // number that was given to a rotation
-	random func(n int) int // math/rand/v2's IntN
+	shape   shape
+	written map[lb.ID]written
+	last    uint32          // number that was given to a rotation
+	random  func(n int) int // math/rand/v2's IntN
 
 	endpoints *endpoints
 	counted   int // Services that have unit.counted
 }
 
-// turns are those of the backends of one Service, for any client and for those that get local ones.
-type turns struct{ cluster, local rotation }
+// written is a Service as it was rendered, with the turns of its backends: for any client, and for those that get
+// local ones.
+type written struct {
+	service        *lb.Service
+	cluster, local rotation
+}
+
+func (w written) of() *lb.Service { return w.service }
 
 func newContent(t *nft.Table, s shape) *content {
 	s.static(t)
-	return &content{Table: t, shape: s, turns: make(map[lb.ID]turns), random: rand.IntN, endpoints: new(endpoints)}
+	return &content{Table: t, shape: s, written: make(map[lb.ID]written), random: rand.IntN, endpoints: new(endpoints)}
 }
 
-// edit renders the Services that have changed, or all if the shape is another one.
-func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Change) {
-	var old map[lb.ID]*lb.Service // what has changed, as it was
-	before := c.shape
-	if reflect.DeepEqual(before, s) {
-		old = make(map[lb.ID]*lb.Service, len(changes))
-	} else {
-		old = maps.Clone(services)
+// changes returns what a delta changes of what was rendered; a nil content has nothing.
+func (c *content) changes(d *lb.Delta, ipv6 bool) []lb.Change {
+	var has map[lb.ID]written
+	if c != nil {
+		has = c.written
+	}
+	return lb.Unwritten(d, ipv6, has, written.of)
+}
+
+// edit renders the Services that have changed, and before that all others if the shape is another one.
+func (c *content) edit(s shape, changes []lb.Change) {
+	if before := c.shape; !reflect.DeepEqual(before, s) {
 		c.shape = s
 		s.static(c.Table)
+		for id, w := range c.written {
+			c.put(id, before, w.service)
+		}
 	}
 	for _, x := range changes {
-		old[x.ID()] = x.Old
-	}
-	number := func() uint32 { c.last++; return c.last }
-	for id, service := range old {
-		had, has := c.turns[id], turns{}
-		was, is := new(unit), new(unit)
-		if service != nil {
-			was = before.render(service, had.cluster, had.local)
-		}
-		if service = services[id]; service != nil {
-			has.cluster = had.cluster.next(service.Eligible(), number, c.random)
-			has.local = had.local.next(service.EligibleLocal(), number, c.random)
-			is = s.render(service, has.cluster, has.local)
-			c.turns[id] = has
-		} else {
-			delete(c.turns, id)
-		}
-		c.exchange(was, is)
+		c.put(x.ID(), s, x.New)
 	}
 	if s.ask.Count > 0 {
 		s.queues(c.Table, c.counted > 0)
@@ -69,6 +64,25 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 	c.endpoints.fill(c.shape.ask.Mask, func(addr netip.AddrPort, number uint32, refs int) {
 		c.number(addr, number, int32(refs))
 	})
+}
+
+// put replaces what was rendered for a Service, in the shape of then; nil: by nothing.
+func (c *content) put(id lb.ID, before shape, service *lb.Service) {
+	number := func() uint32 { c.last++; return c.last }
+	had, was, is := c.written[id], new(unit), new(unit)
+	if had.service != nil {
+		was = before.render(had.service, had.cluster, had.local)
+	}
+	if service == nil {
+		delete(c.written, id)
+	} else {
+		has := written{service: service}
+		has.cluster = had.cluster.next(service.Eligible(), number, c.random)
+		has.local = had.local.next(service.EligibleLocal(), number, c.random)
+		is = c.shape.render(service, has.cluster, has.local)
+		c.written[id] = has
+	}
+	c.exchange(was, is)
 }
 
 // exchange replaces what one Service had by what it needs. Elements that it had already are counted up and

@@ -76,9 +76,9 @@ func (e *Engine) Probe(ctx context.Context) error { return e.probe(ctx) }
 
 // Sync makes the kernel forward the Services of the engine's family as d says. It deletes no
 // conntrack entries: the caller does, by flows.Stale, so that flows of UDP and SCTP leave a
-// backend that they must leave. The first Sync, and each one after an error or after Verify returned false, with an
-// empty d too, replaces the whole table; for no Services it removes what an earlier process has
-// left. The Services are kept, and must not be written to.
+// backend that they must leave. The first d is whole, and so is the one after an error. For these, and after Verify
+// returned false for an empty d too, Sync replaces the whole table; for no Services it removes what an earlier process
+// has left. The Services are kept, and must not be written to.
 //
 // An address with the unspecified IP is a node port, on every address of the node but
 // loopback; one of kind lb.NodePort with an exact IP is a node port there, and none if the IP

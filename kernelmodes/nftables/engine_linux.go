@@ -17,10 +17,9 @@ import (
 
 // kernel is what an engine knows of its host, and what it wrote there last.
 type kernel struct {
-	content  *content // nil until there has been something to write
-	probed   bool
-	services lb.Mirror
-	clean    bool // an earlier process has left nothing
+	content *content // nil until there has been something to write
+	probed  bool
+	clean   bool // an earlier process has left nothing
 
 	endpoints endpoints // numbers of those that flows are sent to, with Ask
 
@@ -39,30 +38,18 @@ func (e *Engine) count() {
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
-	e.services.Fold(d, e.IPv6)
-	services := e.services.Services()
-	if e.content == nil && len(services) == 0 {
+	changes := e.content.changes(d, e.IPv6)
+	if e.content == nil && len(changes) == 0 {
 		return e.removeOld()
 	}
 	if err := e.probe(ctx); err != nil {
 		return err
 	}
-	changed := e.services.Changed()
-	return e.write(e.shape(node), services, changed)
+	return e.write(e.shape(node), changes)
 }
 
 // write writes a change, or removes the table if there is nothing to forward any more.
-func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Change) error {
-	if len(services) == 0 {
-		e.content, e.clean = nil, false
-		e.endpoints.clear()
-		e.count()
-		e.counters.Rules.Store(0)
-		e.counters.Elements.Store(0)
-		_, err := nft.Remove(e.IPv6, e.table())
-		e.clean = err == nil
-		return err
-	}
+func (e *Engine) write(s shape, changes []lb.Change) error {
 	if e.content == nil {
 		if err := e.keepNumbers(); err != nil {
 			return err
@@ -70,9 +57,16 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 		t := &nft.Table{Name: e.table(), IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}
 		e.content = newContent(t, s)
 		e.content.endpoints, e.endpoints.share = &e.endpoints, e.Ask.Share
-		changed = e.services.All()
 	}
-	e.content.edit(s, services, changed)
+	e.content.edit(s, changes)
+	if len(e.content.written) == 0 {
+		e.content, e.clean = nil, false
+		e.endpoints.clear()
+		e.count()
+		e.counters.Rules.Store(0)
+		e.counters.Elements.Store(0)
+		return e.removeOld()
+	}
 	if err := e.content.Write(); err != nil {
 		return err
 	}
@@ -181,9 +175,7 @@ func (s shape) trial() *nft.Table {
 	for _, service := range []*lb.Service{plain, &affine, &refused} {
 		d.Note(nil, service)
 	}
-	var m lb.Mirror
-	m.Fold(&d, s.ipv6)
-	c.edit(s, m.Services(), m.Changed())
+	c.edit(s, c.changes(&d, s.ipv6))
 	if s.ask.Count > 0 {
 		s.queues(c.Table, true)
 	}

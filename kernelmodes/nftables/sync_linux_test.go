@@ -42,7 +42,7 @@ func TestDocumentedRules(t *testing.T) {
 	s.Backends[0].Local = true
 	c := newContent(&nft.Table{Name: table}, (&Engine{}).shape(lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}))
 	c.random = func(int) int { return 0 }
-	c.edit(c.shape, map[lb.ID]*lb.Service{s.ID: &s}, []lb.Change{{New: &s}})
+	c.edit(c.shape, []lb.Change{{New: &s}})
 	h.DoT(t, c.Write)
 	list := h.Run(t, "nft", "list", "table", table)
 	testbed.Golden(t, "testdata/rules.txt", elements.ReplaceAllStringFunc(list, func(block string) string {
@@ -179,11 +179,9 @@ func TestModel(t *testing.T) {
 				continue
 			}
 			fresh := newContent(&nft.Table{}, e.shape(m.Node))
-			var mirror lb.Mirror
 			all := lab.Whole(m.Services()...)
-			mirror.Fold(&all, v6)
-			fresh.edit(fresh.shape, mirror.Services(), mirror.Changed())
-			if got, want := describe(e.content, mirror.Services()), describe(fresh, mirror.Services()); !slices.Equal(got, want) {
+			fresh.edit(fresh.shape, fresh.changes(&all, v6))
+			if got, want := describe(e.content), describe(fresh); !slices.Equal(got, want) {
 				t.Fatalf("change %d: %q\nwant %q", n, got, want)
 			}
 		}
@@ -202,9 +200,9 @@ func read(t *testing.T, h *testbed.Host, e *Engine) bool {
 
 // describe lists all elements that a content has for Services, with the Service and without the turn where those are
 // by number.
-func describe(c *content, services map[lb.ID]*lb.Service) (out []string) {
-	for id, service := range services {
-		u := c.shape.render(service, c.turns[id].cluster, c.turns[id].local)
+func describe(c *content) (out []string) {
+	for id, w := range c.written {
+		u := c.shape.render(w.service, w.cluster, w.local)
 		names := make([]string, 0, len(u.chains))
 		for name := range u.chains {
 			names = append(names, fmt.Sprintf("%s %d", name, len(u.chains[name])))

@@ -86,7 +86,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.planner.executed(plan, lacking)
 	a.patient = false // from now on each row has a piece to stay on
 	a.planner.whole = a.unsynced()
-	if a.planner.adopting && len(a.planner.dirty) > 0 {
+	if a.planner.adopting && (a.planner.whole || len(a.planner.dirty) > 0) {
 		attempt.partial, wait = true, max(a.pace.wait(time.Now()), time.Nanosecond)
 	}
 	return wait, errors.Join(holdErr, planErr, finishErr)

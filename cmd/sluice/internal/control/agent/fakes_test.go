@@ -310,7 +310,7 @@ func (h *holder) check(call string) {
 type inKernel struct {
 	k        *kernel
 	name     string
-	services map[lb.ID]*lb.Service // as passed
+	services map[lb.ID]*lb.Service // as passed; nil: it knows of none, at the start and after an error
 	intact   bool
 	asked    func() // whether it is
 	leftover bool
@@ -357,6 +357,8 @@ func (e *inKernel) Sync(ctx context.Context, d lb.Delta, _ lb.Node) error {
 	err := cmp.Or(e.fail, ctx.Err())
 	if e.writing = false; err == nil {
 		e.made = maps.Clone(e.services)
+	} else {
+		e.services = nil
 	}
 	e.mu.Unlock()
 	if err != nil {
@@ -373,6 +375,9 @@ func (e *inKernel) Sync(ctx context.Context, d lb.Delta, _ lb.Node) error {
 func (e *inKernel) take(d lb.Delta) {
 	if d.Whole {
 		e.services = make(map[lb.ID]*lb.Service)
+	} else if e.services == nil {
+		e.k.t.Errorf("%s: a change of what it does not know", e.name)
+		return
 	}
 	for _, s := range d.Removed {
 		if e.services[s.ID] == nil {

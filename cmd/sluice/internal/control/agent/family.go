@@ -13,8 +13,9 @@ import (
 // Engine forwards Services of one address family in the kernel (the Engines of kernelmodes/nftables, which is that of
 // path queue, too, kernelmodes/iptables and kernelmodes/ipvs). The daemon calls its Probe and Cleanup.
 type Engine interface {
-	// Sync changes what is forwarded. Node ports have the addresses on which they are
-	// served. After an error the change still counts, and the next Sync writes everything.
+	// Sync changes what is forwarded. Node ports have the addresses on which they are served. The first delta is
+	// whole, and so is the one after an error. After Verify has returned false, Sync writes everything that the
+	// engine has, for an empty delta too.
 	Sync(context.Context, lb.Delta, lb.Node) error
 	// Verify reports whether what the last Sync made is still there.
 	Verify(context.Context) (bool, error)

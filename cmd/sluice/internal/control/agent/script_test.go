@@ -30,7 +30,7 @@ import (
 //	apply                   apply what is requested; while Run runs: submit it, and wait 500 ms
 //	run                     Run runs from now on, for 500 ms until the next command
 //	stop                    it ends
-//	churn NAME N            apply another endpoint of a Service each second, N times
+//	churn NAME N            apply another endpoint of a Service each second, from 1 to N
 //	wait DURATION           time passes
 //	pause                   wait until the agent is paused, and resume
 //	local ADDR...           the node has these addresses, and serves node ports there
@@ -107,7 +107,7 @@ func (w *world) do(words []string) {
 		w.submit(time.Second / 2)
 	case "churn":
 		for i := range w.number(args[1]) {
-			w.edit(args[0], []string{"endpoints=" + strconv.Itoa(1+int(i%2))})
+			w.edit(args[0], []string{"endpoints=" + strconv.FormatUint(i+1, 10)})
 			w.submit(time.Second)
 		}
 	case "stop":
