@@ -116,6 +116,25 @@ func TestSync(t *testing.T) {
 	})
 }
 
+// TestOtherNode: a node with other pods gets other rules of the Services that have not changed.
+func TestOtherNode(t *testing.T) {
+	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
+		e, s := &Engine{IPv6: v6}, lab.Plain(v6, 1, 1)
+		lab.Also(&s, lab.At(lab.IP(v6, "external", 1), 443), lb.ExternalIP, true)
+		for _, n := range []int{1, 2} {
+			pods := netip.PrefixFrom(lab.IP(v6, "pod", n<<8), lab.PodNet(v6).Bits()+8).Masked()
+			h.DoT(t, func() error {
+				return e.Sync(t.Context(), lab.Whole(s), lb.Node{PodCIDRs: []netip.Prefix{pods}})
+			})
+			list := h.Run(t, "nft", "list", "ruleset")
+			got := [2]int{strings.Count(list, "from pods of this node"), strings.Count(list, pods.String())}
+			if got != [2]int{2, 2} { // of the chain outside, and of the Service
+				t.Errorf("of %d rules for pods %d are for %s, want 2 of 2:\n%s", got[0], got[1], pods, list)
+			}
+		}
+	})
+}
+
 // TestDamage: every damage to the table is noticed and repaired, and the tables of other programs are none.
 func TestDamage(t *testing.T) {
 	eachFamily(t, func(t *testing.T, h *testbed.Host, v6 bool) {
