@@ -10,6 +10,7 @@
 //
 //   - Stale: it keeps packets where they do not belong
 //   - DeleteUntranslated: a virtual server of ipvs comes or goes, where entries may not outlast the change
+//   - DeleteReset: the process ends and has reset the connection, whose client may take its port again
 //   - DeleteRedirected: the rules that redirected its packets were removed by --cleanup
 //   - track.Tracker.fail: the endpoint is silent, and the flow may have another
 //   - track.Tracker.learn: an association of SCTP has ended, whose ports may begin another

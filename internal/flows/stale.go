@@ -149,6 +149,24 @@ func DeleteUntranslated(ipv6 bool, frontends iter.Seq[netip.AddrPort], is func(n
 	return err
 }
 
+// DeleteReset deletes the entries of connections and associations that a socket of this node has reset, to which rules had
+// redirected them. The kernel keeps such an entry for ten seconds. A client that takes its port again meanwhile would
+// follow the entry to that socket, which may be gone (tcp_packet of nf_conntrack_proto_tcp.c).
+func DeleteReset(p lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort]) error {
+	local, err := netfilter.LocalAddrs()
+	if err != nil {
+		return err
+	}
+	reset := conntrack.TCPClose
+	if p == lb.SCTP {
+		reset = conntrack.SCTPClosed
+	}
+	_, err = conntrack.DeleteFlows(p, ipv6, frontends, false, func(e *conntrack.Entry) bool {
+		return e.State == reset && e.Translated() && local[e.Replies.Addr()]
+	})
+	return err
+}
+
 // DeleteRedirected deletes the entries of UDP frontends whose packets rules have redirected to a port of this node.
 func DeleteRedirected(ipv6 bool, frontends map[netip.AddrPort]bool) error {
 	local, err := netfilter.LocalAddrs()

@@ -64,7 +64,7 @@ func (h *Host) TryAsk(network, address string, within time.Duration) (answer str
 func (h *Host) TryAskFrom(from netip.AddrPort, network, address string, within time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	c, err := freed(func() (net.Conn, error) { return h.dial(ctx, from, network, address) })
+	c, err := freed(func() (net.Conn, error) { return h.DialFrom(ctx, from, network, address) })
 	if err != nil {
 		return "", err
 	}

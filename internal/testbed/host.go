@@ -109,11 +109,11 @@ func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.P
 // Dial connects from inside the host to a numeric address, until ctx is done. The network may be in
 // capitals. Dial fits http.Transport.DialContext. The caller owns the connection.
 func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	return h.dial(ctx, netip.AddrPort{}, network, address)
+	return h.DialFrom(ctx, netip.AddrPort{}, network, address)
 }
 
-// dial is Dial from an address and a port of the host. The zero Addr and port 0 are any.
-func (h *Host) dial(ctx context.Context, from netip.AddrPort, network, address string) (net.Conn, error) {
+// DialFrom is Dial from an address and a port of the host. The zero Addr and port 0 are any.
+func (h *Host) DialFrom(ctx context.Context, from netip.AddrPort, network, address string) (net.Conn, error) {
 	if err := checkNumeric(address); err != nil {
 		return nil, err
 	}

@@ -1,10 +1,12 @@
 // Load sends HTTP requests to a URL at a steady rate, each on a new connection. It also holds connections, on each of
-// which it sends a request every second. On SIGTERM it prints what happened as JSON:
+// which it sends a request every second. It tells on stderr what fails. On SIGTERM it prints what happened as JSON:
 //
 //	load [-rate 100] [-hold 50] URL
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -12,10 +14,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -29,6 +33,7 @@ type result struct {
 	Cut      int            `json:"cut"` // held connections that ended before the client wanted it
 	Errors   map[string]int `json:"errors"`
 	mu       sync.Mutex
+	said     atomic.Int32
 }
 
 func main() {
@@ -37,19 +42,28 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	r := run(ctx, flag.Arg(0), *rate, *hold)
+	at, err := url.Parse(flag.Arg(0))
+	if err != nil || at.Host == "" {
+		fmt.Fprintf(os.Stderr, "load: %q is no URL\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	r := run(ctx, at, *rate, *hold)
 	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, url string, rate, hold int) *result {
+func run(ctx context.Context, at *url.URL, rate, hold int) *result {
 	r := &result{Held: hold, Errors: map[string]int{}}
 	var wg sync.WaitGroup
 	for range hold {
-		wg.Go(func() { r.hold(ctx, url) })
+		wg.Go(func() { r.hold(ctx, at) })
 	}
-	client := newClient(true, nil)
+	// A connection for each request.
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, DialContext: dialer.DialContext,
+	}}
 	ticks := time.NewTicker(time.Second / time.Duration(rate))
 	defer ticks.Stop()
 	for {
@@ -60,7 +74,7 @@ func run(ctx context.Context, url string, rate, hold int) *result {
 		case <-ticks.C:
 			wg.Go(func() {
 				begin := time.Now()
-				err := get(client, url)
+				err := get(client, at.String())
 				r.note(time.Since(begin), err)
 			})
 		}
@@ -68,25 +82,57 @@ func run(ctx context.Context, url string, rate, hold int) *result {
 }
 
 // hold keeps one connection and counts each time that it has to dial another one.
-func (r *result) hold(ctx context.Context, url string) {
-	dials := 0
-	client := newClient(false, func() { dials++ })
-	defer client.CloseIdleConnections()
+func (r *result) hold(ctx context.Context, at *url.URL) {
+	address := net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "80"))
+	var c net.Conn
+	var answers *bufio.Reader
+	ask := func() (err error) {
+		if c == nil {
+			if c, err = net.DialTimeout("tcp", address, 5*time.Second); err != nil {
+				return err
+			}
+			answers = bufio.NewReader(c)
+		}
+		if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", at.RequestURI(), at.Host); err != nil {
+			return err
+		}
+		response, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			return err
+		}
+		return drain(response)
+	}
 	ticks := time.NewTicker(time.Second)
 	defer ticks.Stop()
 	for {
-		before := dials
-		err := get(client, url)
-		r.mu.Lock()
-		if err != nil || before > 0 && dials > before {
+		if err := ask(); err != nil {
+			r.say("a held connection ends", err)
+			if c != nil {
+				_ = c.Close()
+			}
+			c = nil
+			r.mu.Lock()
 			r.Cut++
+			r.mu.Unlock()
 		}
-		r.mu.Unlock()
 		select {
 		case <-ctx.Done():
+			if c != nil {
+				_ = c.Close()
+			}
 			return
 		case <-ticks.C:
 		}
+	}
+}
+
+// say prints when something failed, for the first ones.
+func (r *result) say(what string, err error) {
+	if r.said.Add(1) <= 100 {
+		fmt.Fprintf(os.Stderr, "%s: %s: %v\n", time.Now().UTC().Format(time.TimeOnly+".000"), what, err)
 	}
 }
 
@@ -97,23 +143,10 @@ func (r *result) note(took time.Duration, err error) {
 	r.Requests++
 	r.Slowest = max(r.Slowest, took.Milliseconds())
 	if err != nil {
+		r.say("a request fails", err)
 		r.Failed++
 		r.Errors[kind(err)]++
 	}
-}
-
-// newClient returns a client with a connection of its own for each request, or with kept ones.
-func newClient(short bool, dialed func()) *http.Client {
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: short,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if dialed != nil {
-				dialed()
-			}
-			return dialer.DialContext(ctx, network, address)
-		},
-	}}
 }
 
 func get(client *http.Client, url string) error {
@@ -121,6 +154,11 @@ func get(client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
+	return drain(response)
+}
+
+// drain reads an answer to its end.
+func drain(response *http.Response) error {
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		return err

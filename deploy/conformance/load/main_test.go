@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync/atomic"
 	"testing"
 )
@@ -33,7 +34,11 @@ func TestLoad(t *testing.T) {
 			}))
 			defer server.Close()
 			defer stop()
-			r := run(ctx, server.URL, 20, 1)
+			at, err := url.Parse(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := run(ctx, at, 20, 1)
 			if r.Requests == 0 || r.Held != 1 || (r.Failed > 0) != c.failed || (r.Cut > 0) != c.cut {
 				t.Errorf("failed %t and cut %t wanted, got %d requests, failed %d, cut %d, errors %v",
 					c.failed, c.cut, r.Requests, r.Failed, r.Cut, r.Errors)

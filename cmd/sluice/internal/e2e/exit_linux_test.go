@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -157,6 +158,19 @@ func (v *visitors) exchange(from *testbed.Host, addr string, answered func()) {
 	}
 }
 
+// again connects from the port of a connection that was reset, and talks.
+func (v *visitors) again(was net.Conn) net.Conn {
+	v.T.Helper()
+	from, to := was.LocalAddr().(*net.TCPAddr).AddrPort(), was.RemoteAddr().String()
+	_ = was.Close()
+	c, err := v.Client.DialFrom(v.T.Context(), from, "tcp", to)
+	if err != nil {
+		v.T.Fatalf("connect from the port of a connection that was reset: %v", err)
+	}
+	(&testbed.Talker{T: v.T, Conn: c}).Echoes()
+	return c
+}
+
 // TestExitRefusesNothing: with a long connection that keeps it draining the program is stopped and replaced, at once,
 // after its end, and some time later. No client is refused, and no UDP client has no answer for long, until ten
 // seconds after the replacement has started.
@@ -203,8 +217,11 @@ func TestExitRefusesNothing(t *testing.T) {
 			drained := time.Since(started)
 			if strings.HasSuffix(when, "socket") {
 				talker.Echoes() // it has been handed over
-			} else if drained < *exitDrain {
-				t.Errorf("the program has ended after %v, before the connection that it had", drained)
+			} else {
+				if drained < *exitDrain {
+					t.Errorf("the program has ended after %v, before the connection that it had", drained)
+				}
+				long = v.again(long)
 			}
 			if when == "later" {
 				time.Sleep(*exitLater) // that nothing runs meanwhile is what is tested

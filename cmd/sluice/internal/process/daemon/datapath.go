@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,6 +17,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/observe/accesslog"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/sources/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/flows"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/lb/balancer"
@@ -121,17 +125,39 @@ func (d *dataPath) report(log *zap.Logger, timeout time.Duration) {
 		zap.Int64("sctp_associations", d.sctp.Stats().Active), zap.Duration("timeout", timeout))
 }
 
-// drain stops accepting and waits for what is open, until ctx ends.
-func (d *dataPath) drain(ctx context.Context, log *zap.Logger) {
+// drain stops accepting and waits for what is open, until ctx ends. It reports whether something was reset then.
+func (d *dataPath) drain(ctx context.Context, log *zap.Logger) bool {
 	var all sync.WaitGroup
+	var reset atomic.Bool
 	for _, shutdown := range []func(context.Context) error{d.tcp.Shutdown, d.udp.Shutdown, d.sctp.Shutdown} {
 		all.Go(func() {
 			if err := shutdown(ctx); err != nil {
 				log.Warn("drain timeout", zap.Error(err))
+				reset.Store(true)
 			}
 		})
 	}
 	all.Wait()
+	return reset.Load()
+}
+
+// forgetReset makes the kernel forget what drain has reset, so that clients may take their ports again.
+func (d *dataPath) forgetReset() error {
+	frontends := make(map[lb.Protocol][]netip.AddrPort)
+	for _, s := range d.lb.Table().Services() {
+		for _, a := range s.Addresses {
+			frontends[s.ID.Protocol] = append(frontends[s.ID.Protocol], a.Addr)
+		}
+	}
+	var errs []error
+	for _, p := range []lb.Protocol{lb.TCP, lb.SCTP} {
+		for _, ipv6 := range []bool{false, true} {
+			if err := flows.DeleteReset(p, ipv6, slices.Values(frontends[p])); !errors.Is(err, errors.ErrUnsupported) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // close closes the servers, which cuts what is open, and ends the loops.

@@ -56,9 +56,14 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 	if process.OnExit != config.CleanUp {
 		d.lock.Release() // the next may start while this one drains
 	}
-	d.data.drain(ctx, d.Log)
+	reset := d.data.drain(ctx, d.Log)
 	if err := d.close(); err != nil {
 		return fmt.Errorf("stop: %w", err)
+	}
+	if reset {
+		if err := d.data.forgetReset(); err != nil {
+			d.Log.Warn("clients that were reset may be refused for ten seconds at the ports they had", zap.Error(err))
+		}
 	}
 	if process.OnExit == config.CleanUp {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
