@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A direction in which a read has filled the buffer is bulk: its bytes then go through a pipe by splice(2), which halves
-// the processor time per byte but costs one more system call per wake-up, a loss for messages.
+// A direction in which a read has filled the buffer is bulk: its bytes then go through a pipe by splice(2), which
+// halves the processor time per byte but costs one more system call per wake-up, a loss for messages.
 const (
 	bulkLeast = 32 << 10 // bytes that a wake-up must bring for a direction to remain bulk
 	bulkIdle  = 4        // wake-ups in a row that may bring less
