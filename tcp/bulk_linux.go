@@ -4,41 +4,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A direction whose reads keep filling the buffer is bulk: its bytes then go through a pipe by splice(2), which halves
-// the processor time per byte but costs one more system call per wake-up, a loss for messages.
+// A direction in which a read has filled the buffer is bulk: its bytes then go through a pipe by splice(2), which
+// halves the processor time per byte but costs one more system call per wake-up, a loss for messages.
 const (
-	bulkAfter = 4        // reads in a row that must have filled the buffer
 	bulkLeast = 32 << 10 // bytes that a wake-up must bring for a direction to remain bulk
 	bulkIdle  = 4        // wake-ups in a row that may bring less
 )
 
-// startBulk borrows a pipe for src's direction after enough full reads.
-func (c *conn) startBulk(src, dst *side) {
-	if src.full++; src.full < bulkAfter {
+// judge takes back an empty pipe after a relay call that has moved what there was, so that no idle connection has one,
+// and ends bulk if the last few that were asked to read have brought little.
+func (c *conn) judge(src, dst *side, moved int, asked bool) {
+	if dst.pipe == nil || dst.pipe.Len() > 0 {
 		return
 	}
-	src.full, src.idle = 0, 0
-	if pipe, err := c.sh.Loop.Pipes.Borrow(); err == nil {
-		dst.pipe = pipe // without one, copying goes on
-	}
-}
-
-// judge ends bulk after a relay call that has moved what there was, if the last few brought little.
-func (c *conn) judge(src, dst *side, moved int) {
-	if c.Closed || dst.pipe == nil || dst.pipe.Len() > 0 {
+	c.returnPipe(dst)
+	if !asked {
 		return
 	}
 	if moved >= bulkLeast {
 		src.idle = 0
-		return
-	}
-	if src.idle++; src.idle >= bulkIdle || src.EOF {
-		c.endBulk(dst)
+	} else if src.idle++; src.idle >= bulkIdle {
+		dst.bulk = false
 	}
 }
 
-// endBulk gives the pipe of a direction back, if it has one.
-func (c *conn) endBulk(dst *side) {
+// returnPipe gives the pipe of a direction back, if it has one.
+func (c *conn) returnPipe(dst *side) {
 	if dst.pipe != nil {
 		c.sh.Loop.Pipes.Return(dst.pipe)
 		dst.pipe = nil
@@ -49,9 +40,18 @@ func (c *conn) endBulk(dst *side) {
 // nothing about what is left: a pipe is full when its slots are, so only EAGAIN ends the reading. A splice stops before
 // urgent data as at an empty socket and at the end of the stream (tcp_splice_read): a read has to distinguish them.
 func (c *conn) fill(src, dst *side) bool {
+	if dst.pipe == nil {
+		pipe, err := c.sh.Loop.Pipes.Borrow()
+		if err != nil {
+			dst.bulk = false // copying goes on
+			return true
+		}
+		dst.pipe = pipe
+	}
 	n, err := dst.pipe.Fill(src.FD())
 	if n == 0 && err == nil || err == unix.EAGAIN && src.drain {
-		c.endBulk(dst)
+		c.returnPipe(dst)
+		dst.bulk = false
 		return true
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ type side struct {
 	session.Side[*conn]
 	out    *eventloop.Buffer // bytes that wait to be written to this socket, or nil
 	pipe   *eventloop.Pipe   // the same while its peer sends bulk (see bulk_linux.go)
-	full   uint8             // consecutive reads from this socket that filled the buffer
+	bulk   bool              // its peer does
 	idle   uint8             // consecutive wake-ups that brought too little for bulk
 	drain  bool              // a short read does not mean that there is no more: read until EAGAIN
 	packs  bool              // the kernel may still hold back small segments (Nagle), which does no harm
@@ -78,9 +78,7 @@ func (c *conn) relay(src, dst *side) {
 		n, more := c.step(src, dst)
 		moved += n
 		if !more {
-			if asked {
-				c.judge(src, dst, moved)
-			}
+			c.judge(src, dst, moved, asked)
 			return
 		}
 	}
@@ -101,7 +99,7 @@ func (c *conn) step(src, dst *side) (moved int, more bool) {
 		return 0, false
 	case !src.Readable || !dst.Writable:
 		return 0, false
-	case dst.pipe != nil:
+	case dst.bulk:
 		return 0, c.fill(src, dst)
 	}
 	return c.copy(src, dst)
@@ -120,9 +118,8 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	reset := false
 	switch {
 	case n == len(buf):
-		c.startBulk(src, dst)
+		src.idle, dst.bulk = 0, true
 	case src.drain:
-		src.full = 0
 		// The end of the stream may be next, and can go out with the last bytes.
 		m, err := socket.Recv(src.FD(), buf[n:])
 		n += m
@@ -130,7 +127,6 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 		src.Readable = err != unix.EAGAIN
 		reset = err != nil && err != unix.EAGAIN && err != unix.EINTR
 	default:
-		src.full = 0
 		src.Readable = false // epoll(7): a short read has emptied the socket
 	}
 	sent, ok := c.send(dst, buf[:n], src.EOF)
@@ -285,7 +281,7 @@ func (c *conn) Release() {
 			c.sh.Loop.Buffers.Return(s.out)
 			s.out = nil
 		}
-		c.endBulk(s)
+		c.returnPipe(s)
 	}
 	c.appear(false)
 	c.sh.leave(c)

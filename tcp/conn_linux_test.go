@@ -139,8 +139,8 @@ func queued(t *testing.T, c *net.TCPConn) int {
 	return n
 }
 
-// TestBulkTakesAPipe: a direction that keeps the buffer full gets a pipe, and gives
-// it back when only messages follow.
+// TestBulkTakesAPipe: a direction that has filled the buffer has a pipe while its bytes wait, but not at rest, and is
+// no longer bulk when only messages follow.
 func TestBulkTakesAPipe(t *testing.T) {
 	const size = 64 << 20
 	goOn := make(chan struct{})
@@ -150,12 +150,20 @@ func TestBulkTakesAPipe(t *testing.T) {
 	}))
 	c := p.dial()
 	intoBulk(t, p, c, goOn, size)
+	p.eventually("an idle direction has no pipe", func(Stats) bool {
+		_, pipes := p.lent()
+		return queued(t, c) == 0 && pipes == 0
+	})
 	for range 2 * bulkIdle {
 		roundTrip(t, c)
 	}
-	if _, pipes := p.lent(); pipes != 0 {
-		t.Errorf("%d pipes are lent while only messages are exchanged", pipes)
-	}
+	p.eachShard(func(sh *shard) {
+		for c := range sh.All() {
+			if c.backend.bulk {
+				t.Error("a direction is bulk while only messages are exchanged")
+			}
+		}
+	})
 }
 
 // readOn copies a MiB for each value from read, until that is closed, and returns how many bytes it has copied.
