@@ -149,9 +149,9 @@ func DeleteUntranslated(ipv6 bool, frontends iter.Seq[netip.AddrPort], is func(n
 	return err
 }
 
-// DeleteReset deletes the entries of connections and associations that a socket of this node has reset, to which rules had
-// redirected them. The kernel keeps such an entry for ten seconds. A client that takes its port again meanwhile would
-// follow the entry to that socket, which may be gone (tcp_packet of nf_conntrack_proto_tcp.c).
+// DeleteReset deletes the entries of connections and associations that rules had redirected to a socket of this node,
+// and that it has reset. The kernel keeps such an entry for ten seconds. A client that takes its port again meanwhile
+// would follow the entry to that socket, which may be gone (tcp_packet of nf_conntrack_proto_tcp.c).
 func DeleteReset(p lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort]) error {
 	local, err := netfilter.LocalAddrs()
 	if err != nil {
