@@ -297,8 +297,9 @@ func TestRulesAreRepaired(t *testing.T) {
 	t.Parallel()
 	ours := []string{
 		"iptables -t nat -F",
-		"iptables -F; iptables -t mangle -F",
-		"iptables -t nat -N THEIRS; iptables -t nat -I PREROUTING -j THEIRS; iptables -t nat -I OUTPUT -j THEIRS",
+		// Rules of others may stand before ours.
+		"iptables -t nat -N THEIRS; iptables -t nat -I PREROUTING -j THEIRS; iptables -t nat -I OUTPUT -j THEIRS; " +
+			"iptables -F; iptables -t mangle -F",
 	}
 	for mode, damages := range map[string][]string{
 		"userspace": append([]string{
