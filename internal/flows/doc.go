@@ -18,19 +18,20 @@
 //
 // Netfilter looks at rules only for the first packet of a flow. After that conntrack's entry says where the packets go,
 // so that an entry outlives the rules, the socket or the endpoint that it leads to. When rules are written, the agent
-// (agent.Agent.reconcile) tells Stale for each changed frontend of UDP and SCTP what serves it (Place). Stale
+// (agent.Agent.reconcile) tells Stale for each changed frontend what serves it (Place). Stale
 // deletes the entries that lead elsewhere.
 //
 // An answered flow of UDP stays where it is when its Service moves to another path, not from or to ipvs, and the
 // endpoint stays: an answer may be under way. The agent (sockets.goOn) keeps a proxy port open for it. Stale leaves
-// TCP entries alone, except those of clients that sent a SYN before the Service was served.
+// TCP entries alone, except those of clients whose SYN has no answer, and either came before the Service was served or
+// went to an endpoint that has left a kernel path. Their next SYN reaches an endpoint.
 //
 // These places know protocols. Look at each for a new one:
 //
 //   - conntrack: entry.go (State), entries.go (Timeouts.Quiet), delete_linux.go (unreplied, deleteUnreplied)
 //   - entry.go: StateOf, IsRefused, EndOf
-//   - stale.go: Stale.Change (UDP and SCTP), Stale.Add (TCP and SCTP), family.note, family.reconcile
-//   - place.go: frontends.decide, frontend.stale of UDP, frontend.lost of SCTP
+//   - stale.go: Stale.Change, Stale.Add (TCP and SCTP), family.note, family.reconcile
+//   - place.go: frontends.decide, frontend.stale of UDP, frontend.lost of SCTP and TCP
 //   - track: flowKey.isUDP, flowKey.isTCP, and where probeOne and learn ask for a protocol
 //
 // What an earlier process, which has crashed, sent to frontends that no Service has any more is left to conntrack's

@@ -25,7 +25,7 @@ const (
 // inKernel reports whether the kernel sends packets to endpoints, without a socket of ours.
 func (k Kind) inKernel() bool { return k == Kernel || k == IPVS }
 
-// Place says what serves a frontend of UDP or SCTP. A new flow goes there, and a flow that is there stays. Port,
+// Place says what serves a frontend. A new flow goes there, and a flow that is there stays. Port,
 // AtSocket and Endpoints also name what served the frontend before: answered UDP flows stay there, too.
 type Place struct {
 	Kind Kind
@@ -132,9 +132,9 @@ func (p *Place) proxies(e *conntrack.Entry, n *Node) bool {
 
 // lost reports whether the endpoint of an entry of SCTP has left its Service, or does not serve any more, while there
 // are others: without its entry the client reaches one of them when it begins anew. A Service that has gone, perhaps to
-// user space, keeps its associations.
+// user space, keeps its associations. A TCP client whose first packet has no answer begins anew with its next one.
 func (x *frontend) lost(e *conntrack.Entry, n *Node) bool {
-	if !x.now.Kind.inKernel() || len(x.now.Endpoints) == 0 || e.Replies == e.Dst ||
+	if e.Protocol == lb.TCP && e.State != conntrack.TCPSynSent || !x.now.Kind.inKernel() || len(x.now.Endpoints) == 0 || e.Replies == e.Dst ||
 		slices.Contains(x.now.Endpoints, e.Replies) {
 		return false
 	}
@@ -147,7 +147,7 @@ func (x *frontend) reversed() bool { return x.now.Kind.inKernel() && !x.now.AtSo
 
 // decide returns what chooses the entries of a protocol.
 func (f frontends) decide(protocol lb.Protocol, known func(netip.AddrPort) bool, n *Node) func(*conntrack.Entry) bool {
-	if protocol == lb.SCTP {
+	if protocol != lb.UDP {
 		return func(e *conntrack.Entry) bool {
 			x := f.of(e.Dst, known, n)
 			return x != nil && x.lost(e, n)

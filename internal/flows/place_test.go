@@ -157,7 +157,27 @@ func TestStaleAssociations(t *testing.T) {
 	}
 }
 
-// TestChange: the entries of a frontend are checked if a flow may have to leave it. One of TCP is passed over.
+// TestStaleAsking: a TCP client leaves an endpoint that is gone if that has not answered.
+func TestStaleAsking(t *testing.T) {
+	x := &frontend{now: Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod}}, had: []netip.AddrPort{gone}}
+	choose := frontends{cluster: x}.decide(lb.TCP, func(netip.AddrPort) bool { return false }, node)
+	for _, test := range []struct {
+		answers netip.AddrPort
+		state   conntrack.State
+		want    bool
+	}{
+		{gone, conntrack.TCPSynSent, true}, {gone, conntrack.TCPEstablished, false}, {pod, conntrack.TCPSynSent, false},
+	} {
+		e := entry(client, cluster, test.answers, translated)
+		e.Protocol, e.State = lb.TCP, test.state
+		if got := choose(e); got != test.want {
+			t.Errorf("at %s in state %v: deleted %v, want %v", test.answers, test.state, got, test.want)
+		}
+	}
+}
+
+// TestChange: the entries of a frontend are checked if a flow may have to leave it: of TCP, if an endpoint has left a
+// kernel path.
 func TestChange(t *testing.T) {
 	one := Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod}}
 	two := Place{Kind: Kernel, Endpoints: []netip.AddrPort{pod, gone}}
@@ -185,9 +205,17 @@ func TestChange(t *testing.T) {
 	if x := waits.families[0].of[lb.UDP][cluster]; len(x.now.Endpoints) != 2 {
 		t.Errorf("a flow at the new endpoint would be deleted: %+v", x)
 	}
-	var s Stale
-	s.Change(lb.Frontend{Protocol: lb.TCP, Addr: cluster}, one, Place{}, true)
-	if s.Reconcile(node, nil) || !s.families[0].until.IsZero() {
-		t.Error("a frontend of TCP is noted")
+	web := lb.Frontend{Protocol: lb.TCP, Addr: cluster}
+	proxied := Place{Kind: Proxy, Port: 1}
+	for _, test := range []struct {
+		was, now Place
+		want     bool
+	}{
+		{one, Place{}, false}, {one, two, false}, {two, one, true}, {two, proxied, false}, {proxied, one, false},
+	} {
+		var s Stale
+		if s.Change(web, test.was, test.now, true); s.families[0].until.IsZero() == test.want {
+			t.Errorf("TCP, %+v -> %+v: noted %t", test.was, test.now, !test.want)
+		}
 	}
 }

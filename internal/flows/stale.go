@@ -35,10 +35,10 @@ type Stale struct {
 
 // family is what is to be looked at in one.
 type family struct {
-	of    map[lb.Protocol]frontends // UDP and SCTP
-	added map[lb.Frontend]bool      // of TCP and SCTP: they were not served before
-	until time.Time                 // when it is given up; zero: nothing is to be looked at
-	n     atomic.Uint64             // deleted
+	of    map[lb.Protocol]frontends
+	added map[lb.Frontend]bool // of TCP and SCTP: they were not served before
+	until time.Time            // when it is given up; zero: nothing is to be looked at
+	n     atomic.Uint64        // deleted
 }
 
 func (s *Stale) family(ipv6 bool) *family {
@@ -48,10 +48,10 @@ func (s *Stale) family(ipv6 bool) *family {
 	return &s.families[0]
 }
 
-// Change notes that a frontend of UDP or SCTP has another place; it passes over other protocols. unknown: it is not
-// known what served the frontend before, so that was may lack some of it.
+// Change notes that a frontend has another place. Of TCP only endpoints count that leave a frontend which stays in the
+// kernel. unknown: it is not known what served the frontend before, so that was may lack some of it.
 func (s *Stale) Change(f lb.Frontend, was, now Place, unknown bool) {
-	if f.Protocol != lb.UDP && f.Protocol != lb.SCTP {
+	if f.Protocol == lb.TCP && (was.Kind != Kernel || now.Kind != Kernel || has(now.Endpoints, was.Endpoints)) {
 		return
 	}
 	x := s.family(f.Addr.Addr().Is6())
@@ -85,7 +85,7 @@ func (s *Stale) Add(list []lb.Frontend) {
 // note makes Reconcile look through a family.
 func (x *family) note() {
 	if x.until.IsZero() {
-		x.of = map[lb.Protocol]frontends{lb.UDP: {}, lb.SCTP: {}}
+		x.of = map[lb.Protocol]frontends{lb.TCP: {}, lb.UDP: {}, lb.SCTP: {}}
 		x.added = make(map[lb.Frontend]bool)
 		x.until = time.Now().Add(retryFor)
 	}
@@ -125,8 +125,12 @@ func (x *family) reconcile(ipv6 bool, n *Node, known func(lb.Frontend) bool) (de
 			continue
 		}
 		exact := func(a netip.AddrPort) bool { return known(lb.Frontend{Protocol: protocol, Addr: a}) }
-		some, err2 := conntrack.DeleteFlows(protocol, ipv6, maps.Keys(of), protocol == lb.UDP && of.reverses(),
-			of.decide(protocol, exact, n))
+		w := conntrack.Which{Protocol: protocol, IPv6: ipv6, Frontends: maps.Keys(of),
+			Answers: protocol == lb.UDP && of.reverses()}
+		if protocol == lb.TCP {
+			w.Without = conntrack.SeenReply
+		}
+		some, err2 := conntrack.DeleteFlows(w, of.decide(protocol, exact, n))
 		deleted, err = deleted+some, errors.Join(err, err2)
 	}
 	added := make(map[lb.Protocol][]netip.AddrPort)
@@ -143,7 +147,8 @@ func (s *Stale) Deleted(ipv6 bool) uint64 { return s.family(ipv6).n.Load() }
 // DeleteUntranslated deletes the entries of UDP frontends that have no translation of conntrack's: those of sockets of
 // this node, and those of ipvs.
 func DeleteUntranslated(ipv6 bool, frontends iter.Seq[netip.AddrPort], is func(netip.AddrPort) bool) error {
-	_, err := conntrack.DeleteFlows(lb.UDP, ipv6, frontends, true, func(e *conntrack.Entry) bool {
+	udp := conntrack.Which{Protocol: lb.UDP, IPv6: ipv6, Frontends: frontends, Answers: true}
+	_, err := conntrack.DeleteFlows(udp, func(e *Entry) bool {
 		return is(e.Src) || is(e.Dst) && !e.Translated()
 	})
 	return err
@@ -161,7 +166,7 @@ func DeleteReset(p lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort]) e
 	if p == lb.SCTP {
 		reset = conntrack.SCTPClosed
 	}
-	_, err = conntrack.DeleteFlows(p, ipv6, frontends, false, func(e *conntrack.Entry) bool {
+	_, err = conntrack.DeleteFlows(conntrack.Which{Protocol: p, IPv6: ipv6, Frontends: frontends}, func(e *Entry) bool {
 		return e.State == reset && e.Translated() && local[e.Replies.Addr()]
 	})
 	return err
@@ -173,7 +178,8 @@ func DeleteRedirected(ipv6 bool, frontends map[netip.AddrPort]bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = conntrack.DeleteFlows(lb.UDP, ipv6, maps.Keys(frontends), false, func(e *conntrack.Entry) bool {
+	udp := conntrack.Which{Protocol: lb.UDP, IPv6: ipv6, Frontends: maps.Keys(frontends)}
+	_, err = conntrack.DeleteFlows(udp, func(e *Entry) bool {
 		at := e.Replies.Addr()
 		return frontends[e.Dst] && e.Replies != e.Dst && (local[at] || at.IsLoopback())
 	})

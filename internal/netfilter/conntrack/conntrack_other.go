@@ -4,10 +4,7 @@ package conntrack
 
 import (
 	"errors"
-	"iter"
 	"net/netip"
-
-	"github.com/sluice-lb/sluice/lb"
 )
 
 func deleteUnreplied(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
@@ -34,6 +31,6 @@ func (events) stats() EventStats { return EventStats{} }
 
 func (events) close() error { return errors.ErrUnsupported }
 
-func deleteFlows(lb.Protocol, bool, iter.Seq[netip.AddrPort], bool, func(*Entry) bool) (uint64, error) {
+func deleteFlows(*Which, func(*Entry) bool) (uint64, error) {
 	return 0, errors.ErrUnsupported
 }

@@ -27,13 +27,19 @@ func DeleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 // Only what it chooses is held in memory. On other systems than Linux the error is errors.ErrUnsupported.
 func Delete(ipv6 bool, choose func(*Entry) bool) (uint64, error) { return deleteChosen(ipv6, choose) }
 
-// DeleteFlows deletes those entries of a protocol and a family that are chosen, and returns their number. It asks about
-// those whose first packet went to the port of one of some frontends or, if answers, came from it, and about others
-// where that costs less or the kernel is older than 5.8. It takes the kernel a walk through the whole table for each
-// port, or one for all flows of the protocol. choose must not keep the entry. On other systems than Linux the error is
-// errors.ErrUnsupported.
-func DeleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool,
-	choose func(*Entry) bool,
-) (uint64, error) {
-	return deleteFlows(protocol, ipv6, frontends, answers, choose)
+// Which says about which entries DeleteFlows asks the kernel.
+type Which struct {
+	Protocol lb.Protocol
+	IPv6     bool
+	// Frontends are those whose ports count: the first packet of an entry went to one or, if Answers, came from it.
+	Frontends iter.Seq[netip.AddrPort]
+	Answers   bool
+	// Without are bits that an entry does not have.
+	Without Status
 }
+
+// DeleteFlows deletes those entries that are chosen, and returns their number. It is passed others than asked for where
+// that costs less, or the kernel is older than 5.8 or, for Without, than 5.15. It takes the kernel a walk through the
+// whole table for each port, or one for all flows of the protocol. choose must not keep the entry. On other systems than
+// Linux the error is errors.ErrUnsupported.
+func DeleteFlows(w Which, choose func(*Entry) bool) (uint64, error) { return deleteFlows(&w, choose) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -17,32 +16,33 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-func deleteFlows(protocol lb.Protocol, ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool,
-	choose func(*Entry) bool,
-) (uint64, error) {
+func deleteFlows(w *Which, choose func(*Entry) bool) (uint64, error) {
 	ports := make(map[uint16]bool)
-	for f := range frontends {
+	for f := range w.Frontends {
 		ports[f.Port()] = true
 	}
-	number := netfilter.ProtocolNumber(protocol)
+	all := lookup{protocol: netfilter.ProtocolNumber(w.Protocol), without: w.Without}
 	var lookups []lookup
 	for port := range ports {
-		lookups = append(lookups, lookup{protocol: number, kind: nl.CTA_PROTO_DST_PORT, port: port})
-		if answers {
-			lookups = append(lookups, lookup{protocol: number, kind: nl.CTA_PROTO_SRC_PORT, port: port})
+		l := all
+		l.kind, l.port = nl.CTA_PROTO_DST_PORT, port
+		lookups = append(lookups, l)
+		if w.Answers {
+			l.kind = nl.CTA_PROTO_SRC_PORT
+			lookups = append(lookups, l)
 		}
 	}
 	if len(lookups) == 0 {
 		return 0, nil
 	}
 	if oneWalk(len(lookups)) {
-		lookups = []lookup{{protocol: number}}
+		lookups = []lookup{all}
 	}
 	var n uint64
 	for _, l := range lookups {
-		deleted, err := l.delete(ipv6, choose)
+		deleted, err := l.delete(w.IPv6, choose)
 		if n += deleted; err != nil {
-			return n, fmt.Errorf("delete conntrack entries of %s frontends: %w", protocol, err)
+			return n, fmt.Errorf("delete conntrack entries of %s frontends: %w", w.Protocol, err)
 		}
 	}
 	return n, nil

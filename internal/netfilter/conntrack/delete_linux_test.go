@@ -65,7 +65,8 @@ func TestDeleteFlows(t *testing.T) {
 				if err != nil || len(answers) != 1 {
 					t.Errorf("%s, ipv6 %v: %d flows from port 53, %v; want 1", test.name, ipv6, len(answers), err)
 				}
-				n, err := DeleteFlows(test.protocol, ipv6, frontends(test.frontends...), test.answers, func(e *Entry) bool {
+				n, err := DeleteFlows(Which{Protocol: test.protocol, IPv6: ipv6, Frontends: frontends(test.frontends...),
+					Answers: test.answers}, func(e *Entry) bool {
 					f := e.Flow
 					m := entries[f.Src.Port()]
 					if want := m.flow(f.Src.Port()); f != want {
@@ -135,7 +136,7 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 			}
 		}
 		asked, before, most := 0, heap(), uint64(0)
-		n, err := DeleteFlows(lb.UDP, false, frontends(53), false, func(*Entry) bool {
+		n, err := DeleteFlows(Which{Protocol: lb.UDP, Frontends: frontends(53)}, func(*Entry) bool {
 			if asked++; asked%500 == 1 {
 				most = max(most, heap()-min(heap(), before))
 			}

@@ -31,11 +31,17 @@ var earlyService = testbed.ServiceManifest("early", earlyAddr, "TCP", "  externa
 // is not translated. The reader of entries knows no ports of SCTP: they are 0.
 func tracked(l *lab.Lab, protocol uint8, addr string) (n int) {
 	l.T.Helper()
+	return trackedAt(l, protocol, addr, netip.MustParseAddrPort(addr).Addr())
+}
+
+// trackedAt is tracked for what is answered from an address.
+func trackedAt(l *lab.Lab, protocol uint8, addr string, at netip.Addr) (n int) {
+	l.T.Helper()
 	err := l.Node.Do(func() error {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		for _, f := range list {
 			to, _ := netip.AddrFromSlice(f.Forward.DstIP)
-			if f.Forward.Protocol == protocol && netip.AddrPortFrom(to, f.Forward.DstPort).String() == addr && f.Reverse.SrcIP.Equal(f.Forward.DstIP) {
+			if f.Forward.Protocol == protocol && netip.AddrPortFrom(to, f.Forward.DstPort).String() == addr && f.Reverse.SrcIP.Equal(at.AsSlice()) {
 				n++
 			}
 		}
@@ -51,6 +57,15 @@ func tracked(l *lab.Lab, protocol uint8, addr string) (n int) {
 // kernel tracks it all. What it returns waits until each has been answered.
 func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered func()) {
 	l.T.Helper()
+	answered = ask(l, from, addresses...)
+	for _, addr := range addresses {
+		l.Eventually("every SYN is in conntrack", func() bool { return tracked(l, unix.IPPROTO_TCP, addr) == len(from) })
+	}
+	return answered
+}
+
+// ask has hosts connect to addresses. What it returns waits until each has been answered.
+func ask(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered func()) {
 	failed := make(chan error)
 	for _, h := range from {
 		for _, addr := range addresses {
@@ -62,9 +77,6 @@ func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered f
 				failed <- err
 			}()
 		}
-	}
-	for _, addr := range addresses {
-		l.Eventually("every SYN is in conntrack", func() bool { return tracked(l, unix.IPPROTO_TCP, addr) == len(from) })
 	}
 	return func() {
 		l.T.Helper()
@@ -90,6 +102,31 @@ func TestAskedTooEarly(t *testing.T) {
 		answered := askEarly(l, []*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
 		l.Write("early.yaml", earlyService,
 			testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.RemotePods...)...))
+		answered()
+	})
+}
+
+// TestAskedOneThatLeaves: who has asked an endpoint that does not answer, and that leaves its Service, reaches another
+// one by the next SYN that is sent again.
+func TestAskedOneThatLeaves(t *testing.T) {
+	t.Parallel()
+	lab.EachMode(t, []string{"nftables", "iptables"}, func(t *testing.T, mode string) {
+		l := lab.New(t, testbed.Config{})
+		l.Mode = mode
+		l.ServeWeb()
+		silent := l.Pods[0]
+		drop := silent.Command(t.Context(), "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
+		if out, err := drop.CombinedOutput(); err != nil {
+			t.Fatalf("make an endpoint silent: %v, %s", err, out)
+		}
+		l.Publish("web", lab.WebAddr, "TCP", "", 8080, silent)
+		l.Start()
+		from := []*testbed.Host{l.Client, l.Pods[1], l.Node}
+		answered := ask(l, from, lab.WebAddr)
+		l.Eventually("every SYN is at the endpoint", func() bool {
+			return trackedAt(l, unix.IPPROTO_TCP, lab.WebAddr, silent.Addr4) == len(from)
+		})
+		l.Publish("web", lab.WebAddr, "TCP", "", 8080, l.Pods[1:]...)
 		answered()
 	})
 }

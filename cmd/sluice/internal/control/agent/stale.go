@@ -32,13 +32,13 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 	}
 	a.lateRemoved = nil
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.id().Protocol != lb.TCP && !c.postponed {
+		if c := &plan.changes[i]; c.leavesEntries() && !c.postponed {
 			a.places(c.old, func(f lb.Frontend, p flows.Place) { all[f] = places{was: p} })
 		}
 	}
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		if c.id().Protocol == lb.TCP || c.postponed {
+		if !c.leavesEntries() || c.postponed {
 			continue
 		}
 		a.places(c.now, func(f lb.Frontend, p flows.Place) {
@@ -64,6 +64,11 @@ func (a *Agent) reconcile(plan *Plan, ended []lb.Frontend) {
 		_, at, ok := plan.table.Lookup(f)
 		return ok && at.Addr == f.Addr
 	})
+}
+
+// leavesEntries reports whether a change can leave stale entries: of TCP only one within the kernel.
+func (c *change) leavesEntries() bool {
+	return c.id().Protocol != lb.TCP || c.old.kernel != nil && c.now.kernel != nil && c.old.kernel != c.now.kernel
 }
 
 // noteCarried notes which pieces of UDP may have flows that another path began (piece.carries). A piece has them until
