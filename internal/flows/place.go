@@ -134,7 +134,10 @@ func (p *Place) proxies(e *conntrack.Entry, n *Node) bool {
 // are others: without its entry the client reaches one of them when it begins anew. A Service that has gone, perhaps to
 // user space, keeps its associations. A TCP client whose first packet has no answer begins anew with its next one.
 func (x *frontend) lost(e *conntrack.Entry, n *Node) bool {
-	if e.Protocol == lb.TCP && e.State != conntrack.TCPSynSent || !x.now.Kind.inKernel() || len(x.now.Endpoints) == 0 || e.Replies == e.Dst ||
+	if e.Protocol == lb.TCP && e.State != conntrack.TCPSynSent {
+		return false
+	}
+	if !x.now.Kind.inKernel() || len(x.now.Endpoints) == 0 || e.Replies == e.Dst ||
 		slices.Contains(x.now.Endpoints, e.Replies) {
 		return false
 	}

@@ -40,6 +40,6 @@ type Which struct {
 
 // DeleteFlows deletes those entries that are chosen, and returns their number. It is passed others than asked for where
 // that costs less, or the kernel is older than 5.8 or, for Without, than 5.15. It takes the kernel a walk through the
-// whole table for each port, or one for all flows of the protocol. choose must not keep the entry. On other systems than
-// Linux the error is errors.ErrUnsupported.
+// whole table for each port, or one for all flows of the protocol. choose must not keep the entry. On other systems
+// than Linux the error is errors.ErrUnsupported.
 func DeleteFlows(w Which, choose func(*Entry) bool) (uint64, error) { return deleteFlows(&w, choose) }
