@@ -144,7 +144,7 @@ func (p plan) runsWith(w workload, name string) bool {
 	return slices.ContainsFunc(p.order(w, 0), func(s system) bool { return s.name == name })
 }
 
-// targets returns the targets of the chosen workloads and systems, and those that flags leave out.
+// targets returns which targets this plan measures. left are the others: flags have left out their workload or system.
 func (p plan) targets() (covered, left []report.Target) {
 	for _, t := range report.Targets {
 		if p.covers(t) {

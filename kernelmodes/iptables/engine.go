@@ -67,8 +67,8 @@ func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx)
 
 // Sync makes the kernel forward the Services of the engine's family as d says. It deletes no
 // conntrack entries: the caller does, by flows.Stale, so that flows of UDP and SCTP leave a
-// backend that they must leave. The first d is whole, and so is the one after an error. For these, and after Verify
-// returned false for an empty d too, Sync reads which chains there are and writes everything; for no Services it
+// backend that they must leave. The first d is whole, and so is the one after an error. For these two, and
+// for any d after Verify returned false, Sync reads which chains there are and writes everything; for no Services it
 // removes what an earlier process has left. The Services are kept, and must not be written to.
 //
 // An address with the unspecified IP is a node port, on every address of the node but

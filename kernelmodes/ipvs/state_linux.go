@@ -113,7 +113,7 @@ func (w *state) replace(changed []lb.Change) (units []*unit) {
 	return units
 }
 
-// rebuild renders all units anew, some of which have changed, and returns them and those that there were.
+// rebuild applies changes and renders all units anew. It returns the units of before and of now.
 func (w *state) rebuild(changed []lb.Change) []*unit {
 	w.clashes = false
 	w.rules.Clear()

@@ -23,8 +23,8 @@ type content struct {
 	counted   int // Services that have unit.counted
 }
 
-// written is a Service as it was rendered, with the turns of its backends: for any client, and for those that get
-// local ones.
+// written is what was rendered last of a Service. It has the turns of all its backends (cluster), and of those on this
+// node (local).
 type written struct {
 	service        *lb.Service
 	cluster, local rotation

@@ -298,8 +298,8 @@ func TestBesideCNI(t *testing.T) {
 	}
 }
 
-// TestInterfacesWithoutAddress: in user space, pods behind them need --bind-address for what is not a node port. Others
-// do not need it, nor does IPv6, where every interface has an address.
+// TestInterfacesWithoutAddress: in user space, pods behind such interfaces need --bind-address to reach cluster IPs.
+// They reach node ports without it. IPv6 does not need it: each interface has a link-local address.
 func TestInterfacesWithoutAddress(t *testing.T) {
 	t.Parallel()
 	for _, filter := range []string{"nftables", "iptables"} {
@@ -342,8 +342,8 @@ func (l *besideLab) moveMarks() {
 	l.rules = regexp.MustCompile(`\b(0x[0-9a-f]+)0000\b`).ReplaceAllString(l.rules, "${1}000000")
 }
 
-// TestMarksOfCalico: with Calico's mask moved as docs/data-paths.md says nobody uses the bits of another, and a start
-// says whose bits meet.
+// TestMarksOfCalico: Sluice and Calico work side by side. A start warns if both use the same bits of marks. It does not
+// if Calico has the mask of docs/data-paths.md.
 func TestMarksOfCalico(t *testing.T) {
 	t.Parallel()
 	lab.EachMode(t, []string{"nftables", "iptables", "queue"}, func(t *testing.T, mode string) {

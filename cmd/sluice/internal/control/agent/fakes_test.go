@@ -310,7 +310,7 @@ func (h *holder) check(call string) {
 type inKernel struct {
 	k        *kernel
 	name     string
-	services map[lb.ID]*lb.Service // as passed; nil: it knows of none, at the start and after an error
+	services map[lb.ID]*lb.Service // as passed; nil at the start and after an error
 	intact   bool
 	asked    func() // whether it is
 	leftover bool
