@@ -7,8 +7,9 @@
 // what an update changes. NFTables has one table, sluice-steering, with a constant number of
 // rules; frontends of every protocol are elements of its sets and of the map steer:
 //
-//	nat prerouting, output (dstnat - 10) -> screen: drops; steer: redirects, or rejects without endpoints
-//	nat prerouting, output (dstnat + 10) -> screen and steer again, for what was read while a map was replaced;
+//	nat prerouting, output (dstnat - 10) -> frontends: drops, redirects, or rejects without endpoints;
+//	                                        node-ports: drops, or rejects without endpoints
+//	nat prerouting, output (dstnat + 10) -> the same again, for what was read while a map was replaced;
 //	                                        rejects other ports of cluster IPs, drops unused addresses of ServiceCIDRs
 //	filter input                         -> rejects what comes straight to a proxy port
 //

@@ -346,7 +346,7 @@ func TestUDPWithoutRules(t *testing.T) {
 		plan := Plan{Ported: []Ported{{udp(at), serveUDP(t, ":0")}}}
 		s.sync(t, plan)
 		if v.nftables {
-			output(t, "nft", "flush", "chain", map[bool]string{false: "ip", true: "ip6"}[v.ipv6], tableName, "steer")
+			output(t, "nft", "flush", "chain", map[bool]string{false: "ip", true: "ip6"}[v.ipv6], tableName, "frontends")
 		} else {
 			output(t, v.command, "-t", "nat", "-F")
 		}

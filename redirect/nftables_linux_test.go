@@ -82,8 +82,8 @@ func TestNFTablesDamage(t *testing.T) {
 			"add table TABLE { flags dormant ; }",
 			"add chain TABLE output { policy drop ; }",
 			"flush table TABLE",
-			"flush chain TABLE steer",
-			"insert rule TABLE steer accept",
+			"flush chain TABLE frontends",
+			"insert rule TABLE frontends accept",
 			"add rule TABLE refuse accept",
 			"add chain TABLE theirs",
 			"flush map TABLE steer",
@@ -177,9 +177,9 @@ func TestSlowScreens(t *testing.T) {
 		l := newLab(t)
 		testSlowReaders(t, l, v, func() {
 			v.slowChain(t)
-			for line := range strings.Lines(v.nft(t, "--handle list chain TABLE screen")) {
+			for line := range strings.Lines(v.nft(t, "--handle list chain TABLE frontends")) {
 				if _, handle, ok := strings.Cut(line, "# handle "); ok && strings.Contains(line, "@outside ") {
-					v.nft(t, "add rule TABLE screen position "+strings.TrimSpace(handle)+" jump slow")
+					v.nft(t, "add rule TABLE frontends position "+strings.TrimSpace(handle)+" jump slow")
 					return
 				}
 			}

@@ -20,7 +20,6 @@ const (
 	mapSteer      = "steer"       // frontends that are redirected, and their proxy ports
 	nftRefuse     = "refuse"      // frontends without endpoints
 	nftAccept     = "accept"      // frontends that the proxy listens on, or that have its port's number
-	nftHides      = "hides"       // exact frontends that have the number of a node port which is not for all
 	nftProxyPorts = "proxy-ports" // where clients may not ask directly
 
 	nftDrop       = "drop"       // frontends that never answer
@@ -30,7 +29,7 @@ const (
 	nftAllowed = "allowed" // restricted frontends and their clients
 	nftInside  = "inside"  // where this node's pods are
 
-	nftKnown      = "known" // exact frontends that the rules above leave alone
+	nftKnown      = "known" // all exact frontends
 	nftClusterIPs = "cluster-ips"
 	nftCIDRs      = "service-cidrs" // where cluster IPs are from
 
@@ -50,21 +49,16 @@ type nftRules struct {
 	bind    netip.Addr // where steered packets go; invalid means redirect
 	host    Host
 	entries map[lb.Frontend]Entry
-
-	closed int                  // node ports that are screened
-	hides  map[nft.Element]bool // in the set
-	stale  struct{ rules, hides bool }
+	stale   bool // rules are to be rendered
 }
 
 // newNFTRules returns the rules of some entries, which it keeps, in a table that has nothing.
 func newNFTRules(table *nft.Table, bind netip.Addr, host Host, entries map[lb.Frontend]Entry) *nftRules {
-	r := &nftRules{Table: table, bind: bind, host: host, entries: entries}
-	r.stale.rules = true
+	r := &nftRules{Table: table, bind: bind, host: host, entries: entries, stale: true}
 	exact, node := []nft.Field{nft.Address, nft.Protocol, nft.Port}, []nft.Field{nft.Protocol, nft.Port}
 	nets := []nft.Field{nft.NFProto, nft.Address}
 	table.AddSet(nft.Set{Name: mapSteer, Key: exact, Data: []nft.Field{nft.Port}})
 	table.AddSet(nft.Set{Name: nftProxyPorts, Key: node})
-	table.AddSet(nft.Set{Name: nftHides, Key: exact, Rank: 1})
 	for name, rank := range map[string]int{nftRefuse: 0, nftAccept: 0, nftDrop: 1, nftOutside: 1} {
 		table.AddSet(nft.Set{Name: name, Key: exact, Rank: rank})
 		table.AddSet(nft.Set{Name: name + nodeSuffix, Key: node, Rank: rank})
@@ -95,7 +89,7 @@ func (r *nftRules) setHost(host Host) {
 		}
 	}
 	again(-1)
-	r.host, r.stale.rules = host, true
+	r.host, r.stale = host, true
 	again(1)
 }
 
@@ -122,13 +116,10 @@ func (r *nftRules) change(gone, come []Entry) {
 // count adds n references to the elements that an entry needs.
 func (r *nftRules) count(e Entry, n int32) {
 	f := e.Frontend
-	// A node port that is screened is hidden by exact frontends.
 	node := nodePort(f.Addr)
-	if node && e.screened() {
-		r.closed += int(n)
-		r.stale.hides = true
+	if !node {
+		r.Add(nftKnown, frontendElement(f), n)
 	}
-	r.stale.hides = r.stale.hides || r.closed > 0 && hiding(r.entries, f)
 	add := func(set string) {
 		if node {
 			r.Add(set+nodeSuffix, portElement(f.Protocol, f.Addr.Port()), n)
@@ -155,9 +146,6 @@ func (r *nftRules) count(e Entry, n int32) {
 	case Drop:
 		add(nftDrop)
 	}
-	if !node && (e.Action == Pass || e.Action == Accept) {
-		r.Add(nftKnown, frontendElement(f), n)
-	}
 	if e.ClusterIP {
 		r.Add(nftClusterIPs, nft.Element{Key: nft.Key(f.Addr.Addr())}, n)
 	}
@@ -170,15 +158,6 @@ func (r *nftRules) count(e Entry, n int32) {
 	for _, source := range e.Sources {
 		r.Add(nftAllowed, nft.Range(source, f.Addr.Addr(), netfilter.ProtocolNumber(f.Protocol), f.Addr.Port()), n)
 	}
-}
-
-// hiding reports whether an exact frontend has the number of a node port that is screened.
-func hiding(entries map[lb.Frontend]Entry, f lb.Frontend) bool {
-	if nodePort(f.Addr) {
-		return false
-	}
-	f.Addr = netip.AddrPortFrom(netfilter.Unspecified(f.Addr.Addr().Is6()), f.Addr.Port())
-	return entries[f].screened()
 }
 
 func frontendElement(f lb.Frontend) nft.Element {
@@ -214,55 +193,38 @@ func (r *nftRules) Verify(ctx context.Context) (bool, error) { return r.Table.Ve
 
 // render brings to date what does not follow from single entries.
 func (r *nftRules) render() {
-	if r.stale.hides {
-		r.setHides()
-	}
-	if r.stale.rules {
+	if r.stale {
 		r.setRules()
 	}
-	r.stale.hides, r.stale.rules = false, false
-}
-
-func (r *nftRules) setHides() {
-	now := make(map[nft.Element]bool)
-	for f := range r.entries {
-		if hiding(r.entries, f) {
-			now[frontendElement(f)] = true
-		}
-	}
-	differ := func(list, other map[nft.Element]bool, n int32) {
-		for e := range list {
-			if !other[e] {
-				r.Add(nftHides, e, n)
-			}
-		}
-	}
-	differ(now, r.hides, 1)
-	differ(r.hides, now, -1)
-	r.hides = now
+	r.stale = false
 }
 
 func (r *nftRules) setRules() {
 	// What is steered here passes no nftables and iptables of others, and what these translate is not undefined.
 	// A chain of nat sees the first packet of a flow alone, until one translates it, so that others cost nothing.
 	const translation = -100 // NF_IP_PRI_NAT_DST
+	// All connections of the node come by, those of the loops to endpoints included: three lookups send them on.
 	into := []nft.Rule{
-		r.rule().Jump("screen").Rule("drop clients that are not allowed"), r.rule().Jump("steer").Rule(""),
+		r.rule().In(nftKnown, toFrontend...).GotoChain("frontends").Rule(""),
+		r.rule().ToLocal().GotoChain("node-ports").Rule(""),
 	}
-	away := func(set string, key ...nft.Load) nft.Rule {
-		return r.rule().In(set, key...).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
+	undefined := func(set string, key ...nft.Load) nft.Rule {
+		return r.rule().In(set, key...).GotoChain("undefined").Rule("")
 	}
 	// A packet that is read during a transaction may miss what moves between sets, and all of a map that is replaced
 	// (nft_map_deactivate of Linux 6.4). It looks again, by the new rules.
 	left := append(slices.Clone(into),
-		away(nftClusterIPs, nft.Destination), away(nftCIDRs, nft.Family, nft.Destination))
+		undefined(nftClusterIPs, nft.Destination), undefined(nftCIDRs, nft.Family, nft.Destination))
 	hooks := map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT}
 	for name, hook := range hooks {
 		r.SetChain(name, &nft.Hook{Type: "nat", Number: hook, Priority: translation - 10}, into)
 		r.SetChain(name+"-left", &nft.Hook{Type: "nat", Number: hook, Priority: translation + 10}, left)
 	}
-	r.SetChain("screen", nil, r.screen())
-	r.SetChain("steer", nil, r.steer())
+	restricted := r.rule().In(nftRestricted, toFrontend...).
+		NotIn(nftAllowed, append(slices.Clone(toFrontend), nft.Source)...).Drop().Rule("not from this source")
+	r.SetChain("frontends", nil, slices.Concat(r.screen("", toFrontend), []nft.Rule{restricted}, r.toProxy(),
+		r.noEndpoints("", toFrontend)))
+	r.SetChain("node-ports", nil, slices.Concat(r.screen(nodeSuffix, toPort), r.noEndpoints(nodeSuffix, toPort)))
 	r.SetChain("undefined", nil, r.undefined())
 	r.SetChain("refuse", nil, []nft.Rule{
 		r.rule().Protocol(unix.IPPROTO_TCP).Reject(true).Rule(""), r.rule().Reject(false).Rule("")})
@@ -271,37 +233,21 @@ func (r *nftRules) setRules() {
 
 func (r *nftRules) rule() *nft.Builder { return nft.NewRule(r.IPv6) }
 
-// screen makes the rules that drop clients that may not ask.
-func (r *nftRules) screen() []nft.Rule {
+// screen makes the rules that drop clients that may not ask. suffix ends the names of the sets, which have the key to.
+func (r *nftRules) screen(suffix string, to []nft.Load) []nft.Rule {
 	// What comes in by no interface, or by loopback, is from this node. Before Linux 5.11 a packet without an
 	// interface matches neither.
-	outside := func(set string, key ...nft.Load) *nft.Builder {
-		return r.rule().In(set, key...).Is(nft.InInterface, false, nft.Key("lo")).
-			Is(nft.InInterface, false, nft.Key("")).NotIn(nftInside, nft.Family, nft.Source)
-	}
-	const comment = "not from this source"
 	return []nft.Rule{
-		r.rule().In(nftDrop, toFrontend...).Drop().Rule("no answer"),
-		outside(nftOutside, toFrontend...).Drop().Rule("not for other hosts"),
-		r.rule().In(nftRestricted, toFrontend...).NotIn(nftAllowed, append(slices.Clone(toFrontend), nft.Source)...).
-			Drop().Rule(comment),
-		r.nodePort(r.rule().In(nftDrop+nodeSuffix, toPort...)).Drop().Rule("no answer"),
-		r.nodePort(outside(nftOutside+nodeSuffix, toPort...)).Drop().Rule("not for other hosts"),
+		r.rule().In(nftDrop+suffix, to...).Drop().Rule("no answer"),
+		r.rule().In(nftOutside+suffix, to...).Is(nft.InInterface, false, nft.Key("lo")).
+			Is(nft.InInterface, false, nft.Key("")).NotIn(nftInside, nft.Family, nft.Source).
+			Drop().Rule("not for other hosts"),
 	}
 }
 
-// nodePort matches packets to an address of this node, unless a frontend has that.
-func (r *nftRules) nodePort(b *nft.Builder) *nft.Builder {
-	return b.NotIn(nftHides, toFrontend...).ToLocal()
-}
-
-// steer makes the rules that steer, and refuse.
-func (r *nftRules) steer() []nft.Rule {
-	refuse := []nft.Rule{
-		r.rule().In(nftRefuse, toFrontend...).GotoChain("refuse").Rule("no endpoints"),
-		r.nodePort(r.rule().In(nftRefuse+nodeSuffix, toPort...)).GotoChain("refuse").Rule("no endpoints"),
-	}
-	return slices.Concat(r.toProxy(), refuse)
+// noEndpoints makes the rule that refuses.
+func (r *nftRules) noEndpoints(suffix string, to []nft.Load) []nft.Rule {
+	return []nft.Rule{r.rule().In(nftRefuse+suffix, to...).GotoChain("refuse").Rule("no endpoints")}
 }
 
 // toProxy makes the rules that steer.

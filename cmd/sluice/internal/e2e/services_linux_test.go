@@ -333,7 +333,7 @@ func TestRulesAreRepaired(t *testing.T) {
 			"nft delete table ip sluice-steering",
 			"nft flush ruleset",
 			"nft delete element ip sluice-steering steer '{ 10.96.0.80 . tcp . 80 }'",
-			"nft add rule ip6 sluice-steering steer drop",
+			"nft add rule ip6 sluice-steering frontends drop",
 		}, "--iptables-sync-period", "1h", "--packet-filter", "nftables")
 	})
 	t.Run("forwarded by nftables", func(t *testing.T) {

@@ -55,7 +55,7 @@ func (l *Lab) elements(table ...string) string {
 // Steered is what nftables steers with IPv4, and how.
 func (l *Lab) Steered() string {
 	const table = "sluice-steering"
-	return l.Output("nft", "list", "map", table, "steer") + l.Output("nft", "list", "chain", table, "steer")
+	return l.Output("nft", "list", "map", table, "steer") + l.Output("nft", "list", "chain", table, "frontends")
 }
 
 // virtualServers is what ipvsadm says of the node, without counts; nothing where the
