@@ -182,7 +182,7 @@ func conclude(w io.Writer, rep *report.Report, unmeasured []string) (status int)
 		case report.NotMeasured, report.Invalid:
 			unmeasured = append(unmeasured, v.String())
 			continue
-		case report.Misses:
+		case report.Misses, report.Fails:
 			fmt.Fprintln(w, v)
 		}
 		measured++
@@ -194,10 +194,12 @@ func conclude(w io.Writer, rep *report.Report, unmeasured []string) (status int)
 		fmt.Fprintln(w, "NOT MEASURED:", u)
 		status = 1
 	}
-	if measured == all && rep.Missed() == 0 && status == 0 {
+	missed, failed := rep.Missed()
+	if measured == all && missed == 0 && status == 0 {
 		fmt.Fprintln(w, "every target holds")
 	} else {
-		fmt.Fprintf(w, "%d of %d targets were measured, %d of them missed\n", measured, all, rep.Missed())
+		fmt.Fprintf(w, "%d of %d targets were measured, %d of them missed, %d of these failed what must hold\n", measured,
+			all, missed, failed)
 	}
 	return status
 }

@@ -116,11 +116,11 @@ func TestTargetsOfPlans(t *testing.T) {
 	only := func(name string) []workload {
 		return slices.DeleteFunc(workloads(), func(w workload) bool { return w.name != name })
 	}
-	p := plan{workloads: only("short"), systems: []system{systemOf(report.Ours), systemOf(nginxName)}}
+	p := plan{workloads: only("rr-1000"), systems: []system{systemOf(report.Ours), systemOf(haproxyName)}}
 	covered, left := p.targets()
-	rep := &report.Report{LeftOut: left, Verdicts: []report.Verdict{{Workload: "short"}}}
+	rep := &report.Report{LeftOut: left, Verdicts: []report.Verdict{{Workload: "rr-1000"}}}
 	if names := leftOut(rep); len(covered) != 1 || len(left) != len(report.Targets)-1 ||
-		!slices.Contains(names, "short cpu against haproxy") || !slices.Contains(names, "udp-64") {
+		!slices.Contains(names, "rr-1000 cpu against haproxy, nginx") || !slices.Contains(names, "udp-64") {
 		t.Errorf("%v, without %q", covered, names)
 	}
 	p = plan{workloads: only("services-10000"), systems: systems[:1]}

@@ -43,8 +43,10 @@ func (r *Report) writeTargets(b *strings.Builder) {
 	if len(r.Verdicts) == 0 {
 		return
 	}
+	missed, failed := r.Missed()
 	fmt.Fprintf(b, "\n## Targets\n\nA figure beside a peer is Sluice's divided by the peer's of the same round, the "+
-		"median over the rounds. %d of %d targets miss.\n\n", r.Missed(), len(r.Verdicts))
+		"median over the rounds. %d of %d targets miss, and %d of these fail what must hold.\n\n", missed,
+		len(r.Verdicts), failed)
 	b.WriteString("| workload | Sluice | holds | does not hold |\n|---|---|---|---|\n")
 	for _, wl := range r.Workloads {
 		var good, bad []string
@@ -62,7 +64,7 @@ func (r *Report) writeTargets(b *strings.Builder) {
 				strings.Join(bad, "; "))
 		}
 	}
-	if r.Missed() > 0 {
+	if missed > 0 {
 		b.WriteString("\nWhy targets are missed: [profiles.md](profiles.md).\n")
 	}
 }

@@ -50,6 +50,8 @@ func example() *Report {
 		{Workload: "never", Metric: CPU, Limit: 1},
 		{Workload: "rr-64", System: "haproxy", Metric: CPU, Against: []string{Ours, "nginx"}, Limit: 1.6, Least: true},
 		{Workload: "rr-64", System: "haproxy", Metric: CPU, Against: []string{Ours}, Limit: 2.1, Least: true},
+		{Workload: "rr-64", Metric: CPU, Against: []string{"haproxy", "nginx"}, Limit: 0.7, Must: 0.8},
+		{Workload: "rr-64", Metric: CPU, Against: []string{"haproxy", "nginx"}, Limit: 0.7, Must: 0.79},
 	})
 	return r
 }
@@ -68,15 +70,15 @@ func TestResultsAndVerdicts(t *testing.T) {
 		got   float64
 	}{{Misses, 0.8}, {Holds, 0.5}, {NotMeasured, math.NaN()}, {Misses, 1}, {Holds, 950.061728}, {Holds, 1},
 		{NotMeasured, math.NaN()},
-		{Holds, 1.6}, {Misses, 2}}
+		{Holds, 1.6}, {Misses, 2}, {Misses, 0.8}, {Fails, 0.8}}
 	for i, w := range want {
 		v := r.Verdicts[i]
 		if got := v.Got; v.State != w.state || math.Abs(got-w.got) > 1e-9 || math.IsNaN(got) != math.IsNaN(w.got) {
 			t.Errorf("verdict %d: %s", i, v)
 		}
 	}
-	if r.Missed() != 3 {
-		t.Errorf("%d missed", r.Missed())
+	if missed, failed := r.Missed(); missed != 5 || failed != 1 {
+		t.Errorf("%d missed, %d failed", missed, failed)
 	}
 }
 
@@ -167,7 +169,7 @@ func TestTableAndPage(t *testing.T) {
 	hasAll(t, "page", page, "![cpu-tcp](cpu-tcp.svg)", "2026-01-02", "NOT idle", "at least 7 rounds", "(tables.md)",
 		"| rr-64 | cpu 15 us/request | cpu 0.5 of haproxy 3.2.26 (<= 0.5)",
 		"**misses** cpu 0.8 of haproxy 3.2.26, nginx 1.30.6",
-		"**not measured** p99", "3 of 9 targets miss", "profiles.md")
+		"**not measured** p99", "5 of 11 targets miss, and 1 of these fail", "profiles.md")
 	hasAll(t, "tables", tables, "| haproxy 3.2.26 | 30 | 20 .. 40 | 2.00 |", "nginx failed", "at least 7 rounds")
 	for name, text := range map[string]string{"table": table, "page": page, "tables": tables} {
 		hasAll(t, name, text, "2 cores", "Linux 6.1", "go1.26.8", "sluice 8f2f66fc (revision 8f2f66fc00, go1.26.8)",
