@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -166,7 +167,7 @@ func (l *lab) startServers(ctx context.Context) error {
 	return nil
 }
 
-// startDNS starts the DNS server, the first time.
+// startDNS starts the DNS server, the first time, and waits until it answers: questions before that count as lost.
 func (l *lab) startDNS(ctx context.Context) error {
 	if l.dns != nil {
 		return nil
@@ -179,10 +180,22 @@ func (l *lab) startDNS(ctx context.Context) error {
 	if l.dns, err = cmd.Launch(); err != nil {
 		return fmt.Errorf("start dnsmasq: %w", err)
 	}
-	return nil
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return pod.Dial(ctx, network, netip.AddrPortFrom(pod.Addr4, 53).String())
+	}}
+	return testbed.Poll(ctx, testbed.Patience, "dnsmasq to answer", func() (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, err := resolver.LookupNetIP(ctx, "ip4", dnsName)
+		return err == nil, nil
+	})
 }
 
-const dnsDomain = "svc.test"
+// dnsName is what clients ask for, of a domain that dnsmasq knows.
+const (
+	dnsDomain = "svc.test"
+	dnsName   = "a." + dnsDomain + "."
+)
 
 // remark adds what no figure says to the report.
 func (l *lab) remark(format string, args ...any) {

@@ -96,7 +96,7 @@ func workloads() []workload {
 		run:   asking(groService, gso, "round trip")})
 	all = append(all, workload{name: "dns", protocol: udp, needs: []string{"dnsmasq"},
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
-		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
+		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: dnsName},
 			"question")})
 	return slices.Concat(all, connectionWorkloads(), openWorkloads(), workerWorkloads(), stormWorkloads(),
 		balanceWorkloads(), serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
