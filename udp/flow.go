@@ -71,6 +71,7 @@ type flow struct {
 	service   *holder[lb.Name]    // that it counts for
 	source    *holder[netip.Addr] // the client's address, without its port
 	assurance assurance
+	mapped    bool   // its listener's map has it; a flow that leaves may lose its place
 	header    []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
@@ -221,7 +222,10 @@ func (ln *listener) keep(f *flow, service lb.Name) {
 		ln.flows = make(map[flowKey]*flow)
 	}
 	if there := ln.flows[f.key]; there == nil || there.leaving != 0 {
-		ln.flows[f.key] = f
+		if there != nil {
+			there.mapped = false
+		}
+		ln.flows[f.key], f.mapped = f, true
 	}
 	ln.own.pushFront(f)
 	ln.shard.ages.pushFront(f)
@@ -422,7 +426,7 @@ func (f *flow) close() {
 	sh.io.close(f)
 	sh.server.Descriptors.Give(1)
 	f.release()
-	if ln.flows[f.key] == f {
+	if f.mapped {
 		delete(ln.flows, f.key)
 	}
 	ln.own.remove(f)

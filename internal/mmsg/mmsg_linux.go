@@ -84,7 +84,30 @@ func (r *Reader) Truncated(i int) bool {
 // Send sends messages and returns how many went. Fewer than all may go without an error: the
 // next call reports it (sendmmsg(2), BUGS).
 func Send(fd int, headers []unix.Mmsghdr) (int, error) {
+	if len(headers) == 1 {
+		return sendOne(fd, &headers[0].Hdr)
+	}
 	return call(unix.SYS_SENDMMSG, fd, headers, 0)
+}
+
+// sendOne sends one message by the cheapest call that takes it: the kernel copies no header for sendto(2).
+func sendOne(fd int, h *unix.Msghdr) (int, error) {
+	for {
+		var errno unix.Errno
+		if h.Iovlen == 1 && h.Controllen == 0 {
+			_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(h.Iov.Base)),
+				uintptr(h.Iov.Len), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(h.Name)), uintptr(h.Namelen))
+		} else {
+			_, _, errno = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), unix.MSG_DONTWAIT)
+		}
+		switch errno {
+		case 0:
+			return 1, nil
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
 }
 
 // Address fills in where a message goes and its control messages, of which the first length
