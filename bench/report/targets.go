@@ -78,7 +78,8 @@ func Compared(workload, system string) bool {
 func peerTargets() (out []Target) {
 	tcp := func(aim float64, workloads ...string) {
 		for _, w := range workloads {
-			out = append(out, Target{Workload: w, Metric: CPU, Against: []string{"haproxy", "nginx"}, Limit: aim, Must: 1.05})
+			out = append(out, Target{Workload: w, Metric: CPU, Against: []string{"haproxy", "nginx"}, Limit: aim,
+				Must: 1.05})
 		}
 	}
 	udp := func(aim, must float64, workloads ...string) {
