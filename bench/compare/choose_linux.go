@@ -198,8 +198,8 @@ func conclude(w io.Writer, rep *report.Report, unmeasured []string) (status int)
 	if measured == all && missed == 0 && status == 0 {
 		fmt.Fprintln(w, "every target holds")
 	} else {
-		fmt.Fprintf(w, "%d of %d targets were measured, %d of them missed, %d of these failed what must hold\n", measured,
-			all, missed, failed)
+		fmt.Fprintf(w, "%d of %d targets were measured, %d of them missed, %d of these failed what must hold\n",
+			measured, all, missed, failed)
 	}
 	return status
 }

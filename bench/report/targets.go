@@ -73,8 +73,8 @@ func Compared(workload, system string) bool {
 	})
 }
 
-// peerTargets compare with the better of today's peers: no workload may take more than 1.05 of its processor time, no DNS
-// question more than it, and no datagram may be lost.
+// peerTargets compare with the better of today's peers: no workload may take more than 1.05 of its processor time,
+// no DNS question more than it, and no datagram may be lost.
 func peerTargets() (out []Target) {
 	tcp := func(aim float64, workloads ...string) {
 		for _, w := range workloads {
@@ -84,8 +84,8 @@ func peerTargets() (out []Target) {
 	}
 	udp := func(aim, must float64, workloads ...string) {
 		for _, w := range workloads {
-			out = append(out, Target{Workload: w, Metric: CPU, Against: []string{"nginx"}, Limit: aim, Must: must},
-				Target{Workload: w, Metric: Lost})
+			cost := Target{Workload: w, Metric: CPU, Against: []string{"nginx"}, Limit: aim, Must: must}
+			out = append(out, cost, Target{Workload: w, Metric: Lost})
 		}
 	}
 	tcp(0.95, "rr-1", "rr-64", "rr-1000", "short")
@@ -132,8 +132,8 @@ func (v Verdict) limit() string {
 func judge(r *Report, targets []Target) []Verdict {
 	var out []Verdict
 	for _, t := range targets {
-		v := Verdict{Workload: t.Workload, System: t.ours(), Metric: t.Metric, Limit: t.Limit, Must: t.Must, Least: t.Least,
-			Ratio: t.Base != "" || len(t.Against) > 0, State: NotMeasured}
+		v := Verdict{Workload: t.Workload, System: t.ours(), Metric: t.Metric, Limit: t.Limit, Must: t.Must,
+			Least: t.Least, Ratio: t.Base != "" || len(t.Against) > 0, State: NotMeasured}
 		v.Got, v.Against = t.measure(r)
 		switch {
 		case math.IsNaN(v.Got):
