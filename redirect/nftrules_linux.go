@@ -203,7 +203,8 @@ func (r *nftRules) setRules() {
 	// What is steered here passes no nftables and iptables of others, and what these translate is not undefined.
 	// A chain of nat sees the first packet of a flow alone, until one translates it, so that others cost nothing.
 	const translation = -100 // NF_IP_PRI_NAT_DST
-	// All connections of the node come by, those of the loops to endpoints included: three lookups send them on.
+	// Every new connection of the node passes these rules, and every dial of a loop. Most ask for no frontend, and leave
+	// after three lookups.
 	into := []nft.Rule{
 		r.rule().In(nftKnown, toFrontend...).GotoChain("frontends").Rule(""),
 		r.rule().ToLocal().GotoChain("node-ports").Rule(""),
@@ -233,7 +234,7 @@ func (r *nftRules) setRules() {
 
 func (r *nftRules) rule() *nft.Builder { return nft.NewRule(r.IPv6) }
 
-// screen makes the rules that drop clients that may not ask. suffix ends the names of the sets, which have the key to.
+// screen makes the rules that drop forbidden clients. The names of its sets end in suffix, and to is their key.
 func (r *nftRules) screen(suffix string, to []nft.Load) []nft.Rule {
 	// What comes in by no interface, or by loopback, is from this node. Before Linux 5.11 a packet without an
 	// interface matches neither.

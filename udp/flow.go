@@ -71,7 +71,7 @@ type flow struct {
 	service   *holder[lb.Name]    // that it counts for
 	source    *holder[netip.Addr] // the client's address, without its port
 	assurance assurance
-	mapped    bool   // its listener's map has it; a flow that leaves may lose its place
+	mapped    bool   // the listener's map has this flow; a new flow may replace one that leaves
 	header    []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 

@@ -167,7 +167,7 @@ func (l *lab) startServers(ctx context.Context) error {
 	return nil
 }
 
-// startDNS starts the DNS server, the first time, and waits until it answers: questions before that count as lost.
+// startDNS starts the DNS server, if it does not run yet, and waits until it answers. Earlier questions count as lost.
 func (l *lab) startDNS(ctx context.Context) error {
 	if l.dns != nil {
 		return nil
@@ -191,7 +191,7 @@ func (l *lab) startDNS(ctx context.Context) error {
 	})
 }
 
-// dnsName is what clients ask for, of a domain that dnsmasq knows.
+// Clients look up dnsName. dnsmasq answers for every name of dnsDomain.
 const (
 	dnsDomain = "svc.test"
 	dnsName   = "a." + dnsDomain + "."

@@ -19,7 +19,7 @@ type Target struct {
 	Against  []string // systems: the ratio to each of them must keep the limit
 	Base     string   // a workload: the ratio to Sluice's own figure there must
 	Limit    float64
-	Must     float64 // what binds where Limit is an aim: a figure above it fails; 0: nothing beside Limit
+	Must     float64 // the limit that binds if Limit is an aim: a figure above it fails; 0: none
 	Least    bool    // the figure is to be Limit at least, else at most
 }
 
@@ -99,7 +99,7 @@ func peerTargets() (out []Target) {
 const (
 	Holds       = "holds"
 	Misses      = "misses"
-	Fails       = "fails" // what must hold does not
+	Fails       = "fails" // above Must
 	NotMeasured = "not measured"
 	Invalid     = "invalid"
 )

@@ -90,7 +90,7 @@ func Send(fd int, headers []unix.Mmsghdr) (int, error) {
 	return call(unix.SYS_SENDMMSG, fd, headers, 0)
 }
 
-// sendOne sends one message by the cheapest call that takes it: the kernel copies no header for sendto(2).
+// sendOne sends one message. It prefers sendto(2), for which the kernel copies no header.
 func sendOne(fd int, h *unix.Msghdr) (int, error) {
 	for {
 		var errno unix.Errno
