@@ -203,8 +203,8 @@ func (r *nftRules) setRules() {
 	// What is steered here passes no nftables and iptables of others, and what these translate is not undefined.
 	// A chain of nat sees the first packet of a flow alone, until one translates it, so that others cost nothing.
 	const translation = -100 // NF_IP_PRI_NAT_DST
-	// Every new connection of the node passes these rules, and every dial of a loop. Most ask for no frontend, and leave
-	// after three lookups.
+	// Every new connection of the node passes these rules, and every dial of a loop. Most ask for no frontend, and
+	// leave after three lookups.
 	into := []nft.Rule{
 		r.rule().In(nftKnown, toFrontend...).GotoChain("frontends").Rule(""),
 		r.rule().ToLocal().GotoChain("node-ports").Rule(""),
